@@ -1,0 +1,57 @@
+// Allocator: memory of one device. All members are thread-safe.
+#pragma once
+
+#include <cstddef>
+
+#include "cistern/buffer.hpp"
+#include "cistern/device.hpp"
+#include "cistern/error.hpp"
+#include "cistern/stream.hpp"
+
+namespace cistern {
+
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+
+  /// Memory that host and device reach. `malloc(0)` is valid: size 0, freed like any other.
+  /// Throws out_of_memory; invalid_argument for sizes that no device could have (near SIZE_MAX).
+  virtual Buffer malloc(std::size_t bytes) = 0;
+  /// Device memory, ready for work that is submitted to `stream` from now on.
+  virtual Buffer malloc(std::size_t bytes, const Stream& stream) = 0;
+  /// Gives the memory back in the order of the stream that allocated it. Nothing happens for a null buffer.
+  /// Throws invalid_argument for a double free, a view, another device's buffer.
+  virtual void free(Buffer buffer) = 0;
+  /// The same, in the order of `stream`.
+  virtual void free(Buffer buffer, const Stream& stream) = 0;
+  /// Frees by address (C interfaces). Throws invalid_argument for an address that is not the start of a live buffer.
+  virtual void free_raw(void* ptr) = 0;
+  /// The live buffer that starts at `ptr`; null when there is none.
+  virtual Buffer find(const void* ptr) const = 0;
+  /// Usable capacity in bytes. Throws invalid_argument for a freed handle.
+  virtual std::size_t size(Buffer buffer) const = 0;
+  /// A view of memory owned by somebody else, without a copy; null when the device cannot reach it as it is.
+  virtual Buffer make_buffer(void* ptr, std::size_t bytes) = 0;
+  /// Ends a view made by make_buffer(). Throws invalid_argument for a buffer that is not a view.
+  virtual void release(Buffer buffer) = 0;
+  /// Says that work on `stream` uses the buffer: its memory is not reused before that work is done.
+  virtual void record_use(Buffer buffer, const Stream& stream) = 0;
+  virtual Device device() const noexcept = 0;
+
+ protected:
+  Allocator() = default;
+};
+
+/// The allocator of the default device, and of `device`. Made at first use, never destroyed.
+/// Throws invalid_argument when the device is not available.
+Allocator& allocator();
+Allocator& allocator(Device device);
+
+/// Shorthands on the default device; free() finds the buffer's own device.
+Buffer malloc(std::size_t bytes);
+Buffer malloc(std::size_t bytes, const Stream& stream);
+void free(Buffer buffer);
+
+}  // namespace cistern

@@ -1,0 +1,128 @@
+// BufferPool: scratch buffers for loops that ask for the same sizes again and again (a decode loop takes about 1,750 a
+// token). A buffer costs a few nanoseconds; when the pool is warm nothing calls the driver, the heap or a lock.
+//
+// Does: keep buffers in buckets by size, hand them out with dtype and shape, take all of them back at reset().
+// Does not: place, split or merge memory (the Allocator does), plan (see planned arenas).
+//
+// Locking: none. The pool is used by one thread at a time, counts included. Handles (TypedBuffer) may be copied and
+// dropped by any thread at any time, also while the pool works, is cleared or is destroyed.
+//
+//   a buffer is   which means                                        becomes
+//   free          in its bucket, no handle exists                    handed out (alloc), gone (trim, clear)
+//   handed out    given since the last reset, handles may be gone    free (release, reset), escaped (reset with handles)
+//   escaped       reset() or release() found handles                 free (last handle dropped)
+//   registered    brought by register_existing(), never recycled     gone (clear, and the last handle dropped)
+//
+// A handle keeps its memory in every case, also after clear() and after the pool's end; then the last handle gives the
+// memory back to the allocator. An allocator passed to the constructor must outlive all handles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cistern/allocator.hpp"
+#include "cistern/memory.hpp"
+#include "cistern/typed_buffer.hpp"
+
+namespace cistern {
+
+namespace pooling {
+class PoolCore;
+}
+
+/// How a request is rounded up to the size of a bucket.
+enum class Bucketing : std::uint8_t {
+  power_of_two,  ///< 64, 128, 256, ... bytes.
+  eight_steps,   ///< Eight sizes a doubling: at most 12.5 % waste for requests over 64 bytes.
+  exact,         ///< A bucket for each size asked for. For loops whose sizes do not change.
+};
+
+/// What reset() does with buffers that handles still refer to.
+enum class Escape : std::uint8_t {
+  keep,   ///< They stay with their handles and return to the pool when the last one is dropped.
+  error,  ///< reset() throws invalid_argument naming them; nothing is changed.
+};
+
+struct PoolOptions {
+  Bucketing bucketing = Bucketing::power_of_two;
+  /// Recycled buffers read zero as well (fresh ones do anyway). CPU only.
+  bool zero_on_reuse = false;
+};
+
+struct BufferRequest {
+  std::size_t byte_len = 0;
+  DType dtype = DType::u8;
+  Shape shape;
+};
+
+class BufferPool {
+ public:
+  explicit BufferPool(Device device = default_device(), PoolOptions options = {});
+  /// Buffers are ready for work submitted to `stream` after alloc(), and recycled in its order.
+  explicit BufferPool(const Stream& stream, PoolOptions options = {});
+  /// Memory of an allocator of your own. `stream` must be one of its device.
+  BufferPool(Allocator& allocator, const Stream& stream, PoolOptions options = {});
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  /// Fresh CPU buffers read zero; recycled ones have their old content.
+  /// Throws invalid_argument when byte_len is not what dtype and shape need, for sizes near SIZE_MAX, for a device that
+  /// is not the pool's; out_of_memory after the pool's free buffers were given back and did not help.
+  TypedBuffer alloc(std::size_t byte_len, DType dtype, const Shape& shape);
+  TypedBuffer alloc(Device device, std::size_t byte_len, DType dtype, const Shape& shape);
+  /// byte_len from dtype and shape.
+  TypedBuffer alloc(DType dtype, const Shape& shape);
+  /// All or nothing: when one request fails, the ones before it are taken back.
+  std::vector<TypedBuffer> alloc_batch(std::span<const BufferRequest> requests);
+  /// The same into handles of the caller, which are replaced. pre: out is as long as requests (else invalid_argument).
+  void alloc_batch(std::span<const BufferRequest> requests, std::span<TypedBuffer> out);
+
+  /// Gives one buffer back before the next reset(); the handle becomes empty. When other handles of it exist, it returns
+  /// as the last is dropped. Throws invalid_argument for an empty handle, a view, a buffer of another pool, one released
+  /// before (through another handle), one from before clear(), a registered one; then nothing is changed.
+  void release(TypedBuffer& buffer);
+  void release(TypedBuffer&& buffer) { release(buffer); }
+
+  /// Ends a cycle: all buffers that no handle refers to are free again.
+  void reset(Escape escape = Escape::keep);
+  /// Gives all free buffers back to the allocator.
+  void trim();
+  /// The same, and forgets all others: the pool is as new. Memory that handles refer to goes when they do.
+  void clear();
+
+  /// A handle for memory that the pool does not recycle (weights, caches), which it keeps until clear() or its end. The
+  /// owner of a plain Buffer frees it, after that; a UniqueBuffer is freed by the pool when the last handle is gone too.
+  /// Throws invalid_argument for a freed, foreign-device, too small or already registered buffer.
+  TypedBuffer register_existing(Buffer buffer, DType dtype, const Shape& shape);
+  TypedBuffer register_existing(UniqueBuffer&& buffer, DType dtype, const Shape& shape);
+
+  // Bytes are those of the buckets. total = free + in use; registered buffers are counted apart.
+  std::size_t free_count() const;
+  std::size_t free_bytes() const;
+  /// Handed out since the last reset(), and escaped.
+  std::size_t in_use_count() const;
+  std::size_t in_use_bytes() const;
+  std::size_t escaped_count() const;
+  std::size_t total_count() const;
+  std::size_t total_bytes() const;
+  std::size_t registered_count() const;
+  std::size_t registered_bytes() const;
+
+  Device device() const noexcept;
+  const Stream& stream() const noexcept;
+  const PoolOptions& options() const noexcept;
+  /// Bytes of the bucket that serves a request.
+  std::size_t bucket_bytes(std::size_t byte_len) const;
+
+  /// One message a broken rule; empty when all hold. No other thread may drop handles meanwhile.
+  std::vector<std::string> check_invariants() const;
+
+ private:
+  pooling::PoolCore* core_;  // Shared with the handles: lives until the last of them is dropped.
+};
+
+}  // namespace cistern

@@ -1,0 +1,39 @@
+// Stream: an ordered queue of work on a device. A small value; copies name the same stream. Thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "cistern/device.hpp"
+
+namespace cistern {
+
+class Stream {
+ public:
+  /// The default stream of the default device.
+  Stream();
+  /// The default stream of `device`. Throws invalid_argument when the device is not available.
+  explicit Stream(Device device);
+  /// A stream made by the device's own library (`cudaStream_t`, `id<MTLCommandQueue>`), or a number on the CPU and the
+  /// model device. The driver's id is read once, here: a handle that is destroyed and made again is another stream.
+  Stream(Device device, void* native);
+
+  Device device() const noexcept { return device_; }
+  void* native() const noexcept { return native_; }
+  /// Unique in the life of the process; never reused.
+  std::uint64_t id() const noexcept { return id_; }
+  /// Index of the heap that serves this stream (internal).
+  std::uint32_t slot() const noexcept { return slot_; }
+
+  friend bool operator==(const Stream& a, const Stream& b) noexcept { return a.id_ == b.id_; }
+
+ private:
+  Device device_{};
+  std::uint32_t slot_ = 0;
+  void* native_ = nullptr;
+  std::uint64_t id_ = 0;
+};
+
+/// Says that the stream's owner destroyed it; its memory is free for others at once after the work that was pending.
+void stream_destroyed(const Stream& stream);
+
+}  // namespace cistern

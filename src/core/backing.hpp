@@ -1,0 +1,50 @@
+// Backing: what a heap of pages asks of the memory below it. Implemented over a driver by the allocator layer and by
+// fakes in tests. All calls come under the device's lock. A call that returns false has changed nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/units.hpp"
+
+namespace cistern::core {
+
+enum class Piece : std::uint64_t { none = 0 };   // Physical memory; a driver's Physical or a segment.
+enum class Ticket : std::uint64_t { none = 0 };  // A point in the device's work; `none` has always passed.
+
+// A stretch of cells and the piece that is to be shown there.
+struct Part {
+  Cell at{};
+  std::uint32_t cells = 0;
+  Piece piece = Piece::none;
+};
+
+class Backing {
+ public:
+  virtual ~Backing() = default;
+
+  // post: `piece` names `cells` cells of physical memory. False: the device has no more.
+  virtual bool create(std::uint32_t cells, Piece& piece) = 0;
+  virtual void destroy(Piece piece, std::uint32_t cells) = 0;
+  virtual bool map(Cell at, Piece piece, std::uint32_t cells) = 0;
+  // pre: the ticket of everything that may touch the range has passed.
+  virtual void unmap(Cell at, std::uint32_t cells) = 0;
+
+  // A ticket that passes when all work submitted so far, to any stream of the device, is done. `none` where nothing
+  // runs.
+  virtual Ticket mark() = 0;
+  virtual bool passed(Ticket ticket) = 0;
+  // The host waits until it has passed.
+  virtual void wait(Ticket ticket) = 0;
+
+  // Memory that `from`'s stream freed is about to be used by this backing's stream: order the two without a host wait.
+  virtual bool acquire_from(Backing& from) = 0;
+
+  // Takes the place of the piece mapped at [at, at + cells): copies the content of each part's cells into the part's
+  // own piece, ends the old mapping and shows the parts at the same addresses; the rest of the range is unmapped
+  // afterwards. The host waits until nothing runs. Used to split a piece that a few live bytes pin. False where the
+  // device cannot.
+  virtual bool replace(Cell at, std::uint32_t cells, const Part* parts, std::size_t count) = 0;
+};
+
+}  // namespace cistern::core

@@ -1,0 +1,60 @@
+// HeapGroup: the budget of a device's heaps, and trimming. Under the device's lock.
+#include <algorithm>
+
+#include "core/page_heap_impl.hpp"
+
+namespace cistern::core {
+
+std::uint32_t HeapGroup::Impl::cap() const {
+  if (tight()) {
+    return static_cast<std::uint32_t>(std::clamp(floor_pow2(limit_cells() / HeapTuning::tight_part),
+                                                 HeapTuning::tight_least, HeapTuning::tight_most));
+  }
+  return static_cast<std::uint32_t>(std::clamp(floor_pow2(cells_of(peak_live_bytes) / HeapTuning::cap_part),
+                                               HeapTuning::cap_least, HeapTuning::cap_most));
+}
+
+std::uint64_t HeapGroup::Impl::allowed_cells() const {
+  return cells_of(peak_live_bytes / HeapTuning::slack_den * HeapTuning::slack_num);
+}
+
+HeapGroup::HeapGroup(HeapConfig config) : impl_(std::make_unique<Impl>(config)) { set_limit(config.limit_bytes); }
+HeapGroup::~HeapGroup() = default;
+
+PageHeap& HeapGroup::add_heap(Backing& backing) {
+  impl_->heaps.push_back(std::unique_ptr<PageHeap>(new PageHeap(*this, backing)));
+  return *impl_->heaps.back();
+}
+
+std::uint64_t HeapGroup::reserved() const { return impl_->held_cells() * impl_->config.cell_bytes; }
+std::uint64_t HeapGroup::peak_reserved() const { return impl_->peak_cells * impl_->config.cell_bytes; }
+void HeapGroup::reset_peak_reserved() { impl_->peak_cells = impl_->held_cells(); }
+std::uint64_t HeapGroup::live() const { return impl_->live_bytes; }
+std::uint64_t HeapGroup::pieces() const { return impl_->pieces.count(); }
+const HeapCounts& HeapGroup::counts() const { return impl_->counts; }
+std::uint64_t HeapGroup::limit() const { return impl_->config.limit_bytes; }
+void HeapGroup::set_limit(std::uint64_t bytes) {
+  impl_->config.limit_bytes = bytes;
+  impl_->held_ceiling = std::max(impl_->limit_cells(), impl_->held_cells());
+}
+std::uint64_t HeapGroup::wholly_free() const { return impl_->pieces.free_cells() * impl_->config.cell_bytes; }
+
+std::uint64_t HeapGroup::trim(std::uint64_t keep, bool wait) {
+  const std::uint64_t before = impl_->held_cells();
+  impl_->collect(wait);
+  while (wholly_free() > keep) {
+    const std::uint64_t excess = (wholly_free() - keep + impl_->config.cell_bytes - 1) / impl_->config.cell_bytes;
+    if (!impl_->heaps.front()->impl_->release_one(excess, {0, 0}, wait)) break;
+  }
+  return (before - impl_->held_cells()) * impl_->config.cell_bytes;
+}
+
+std::uint64_t HeapGroup::largest_free() const {
+  std::uint64_t largest = 0;
+  for (const auto& heap : impl_->heaps) {
+    if (const HeapNode* run = heap->impl_->runs.largest()) largest = std::max(largest, run->size);
+  }
+  return impl_->config.virtual_memory ? std::max(largest, wholly_free()) : largest;
+}
+
+}  // namespace cistern::core

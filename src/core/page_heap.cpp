@@ -1,0 +1,186 @@
+// The nodes of a heap: split, merge, and the two calls of the steady state, allocate from mapped memory and free.
+// Neither asks the backing for anything. Under the device's lock.
+#include "core/page_heap.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "core/page_heap_impl.hpp"
+
+namespace cistern::core {
+
+PageHeap::Impl::Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_)
+    : self(self_),
+      group(group_),
+      backing(backing_),
+      cell_bytes(group_.config.cell_bytes),
+      cell_shift(static_cast<unsigned>(std::countr_zero(cell_bytes))),
+      range_cells(static_cast<std::uint32_t>(group_.config.range_bytes / cell_bytes)),
+      cell_piece(range_cells),
+      cell_node(range_cells) {
+  assert(std::has_single_bit(cell_bytes) && range_cells > 0);
+  first = group.nodes.take();
+  first->heap = &self;
+  first->size = std::uint64_t{range_cells} * cell_bytes;
+  first->state = NodeState::gap;
+  link_free(first);
+  note_start(first);
+}
+
+void PageHeap::Impl::link_free(HeapNode* node) {
+  if (node->state == NodeState::run) runs.insert(node);
+  if (node->state == NodeState::gap) gaps.insert(node);
+}
+
+void PageHeap::Impl::unlink_free(HeapNode* node) {
+  if (node->state == NodeState::run) runs.remove(node);
+  if (node->state == NodeState::gap) gaps.remove(node);
+}
+
+void PageHeap::Impl::note_start(HeapNode* node) {
+  HeapNode*& entry = cell_node[node->offset >> cell_shift];
+  if (entry == nullptr || entry->offset < node->offset) entry = node;
+}
+
+void PageHeap::Impl::forget_start(HeapNode* node) {
+  const std::uint64_t cell = node->offset >> cell_shift;
+  if (cell_node[cell] != node) return;
+  HeapNode* before = node->prev;
+  cell_node[cell] = before != nullptr && before->offset >> cell_shift == cell ? before : nullptr;
+}
+
+HeapNode* PageHeap::Impl::node_at(std::uint64_t offset) const {
+  std::uint64_t cell = offset >> cell_shift;
+  while (cell_node[cell] == nullptr) --cell;  // The first node starts in cell 0.
+  HeapNode* node = cell_node[cell];
+  while (node->offset > offset) node = node->prev;
+  while (node->offset + node->size <= offset) node = node->next;
+  return node;
+}
+
+PageHeap::Impl::Span PageHeap::Impl::cells_of(std::uint64_t offset, std::uint64_t bytes) const {
+  return {static_cast<std::uint32_t>(offset >> cell_shift),
+          static_cast<std::uint32_t>((offset + bytes + cell_bytes - 1) >> cell_shift)};
+}
+
+// Calls f for every piece that the node touches.
+template <class F>
+void PageHeap::Impl::for_pieces(const HeapNode* node, F&& f) {
+  const Span span = cells_of(node->offset, node->size);
+  for (std::uint32_t c = span.first; c < span.last;) {
+    const PieceTable::Index i = cell_piece[c];
+    c = group.pieces[i].start + group.pieces[i].cells;
+    f(i);
+  }
+}
+
+// Cuts the node in two at `at`; both halves keep the state and are in no bin. Returns the second.
+HeapNode* PageHeap::Impl::split(HeapNode* node, std::uint64_t at) {
+  HeapNode* right = group.nodes.take();
+  right->heap = &self;
+  right->state = node->state;
+  right->offset = at;
+  right->size = node->offset + node->size - at;
+  right->prev = node;
+  right->next = node->next;
+  if (node->next != nullptr) node->next->prev = right;
+  node->next = right;
+  node->size = at - node->offset;
+  note_start(right);
+  return right;
+}
+
+// The next node, in no bin, becomes part of this one.
+void PageHeap::Impl::absorb_next(HeapNode* node) {
+  HeapNode* gone = node->next;
+  forget_start(gone);
+  node->size += gone->size;
+  node->next = gone->next;
+  if (gone->next != nullptr) gone->next->prev = node;
+  group.nodes.give(gone);
+}
+
+// Joins a free node, in no bin, with neighbours of its state and puts it in its bin.
+HeapNode* PageHeap::Impl::merge(HeapNode* node) {
+  if (node->state != NodeState::stale) {
+    if (HeapNode* next = node->next; next != nullptr && next->state == node->state) {
+      unlink_free(next);
+      absorb_next(node);
+    }
+    if (HeapNode* prev = node->prev; prev != nullptr && prev->state == node->state) {
+      unlink_free(prev);
+      absorb_next(prev);
+      node = prev;
+    }
+  }
+  link_free(node);
+  return node;
+}
+
+// Gives the cells, all of them in one free node, another free state.
+HeapNode* PageHeap::Impl::change_state(Span cells, NodeState state) {
+  const std::uint64_t begin = std::uint64_t{cells.first} << cell_shift;
+  const std::uint64_t end = std::uint64_t{cells.last} << cell_shift;
+  HeapNode* node = node_at(begin);
+  assert(node->state != NodeState::live && node->offset + node->size >= end);
+  unlink_free(node);
+  if (node->offset + node->size > end) link_free(split(node, end));
+  if (node->offset < begin) {
+    HeapNode* left = node;
+    node = split(left, begin);
+    link_free(left);
+  }
+  node->state = state;
+  return merge(node);
+}
+
+// Makes [offset, offset + bytes) of a run a live node; what is left of the run stays free.
+HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes) {
+  runs.remove(run);
+  if (run->offset < offset) {
+    HeapNode* left = run;
+    run = split(left, offset);
+    runs.insert(left);
+  }
+  if (run->size > bytes) runs.insert(split(run, offset + bytes));
+  run->state = NodeState::live;
+  run->pinned = false;
+  for_pieces(run, [&](PieceTable::Index i) { group.pieces.retain(i); });
+  group.live_bytes += bytes;
+  group.peak_live_bytes = std::max(group.peak_live_bytes, group.live_bytes);
+  return run;
+}
+
+PageHeap::PageHeap(HeapGroup& group, Backing& backing) : impl_(std::make_unique<Impl>(*this, *group.impl_, backing)) {}
+PageHeap::~PageHeap() = default;
+
+HeapNode* PageHeap::allocate_mapped(std::uint64_t bytes, std::uint64_t alignment) {
+  const Impl::Place place = impl_->best_mapped(bytes, alignment);
+  return place.node == nullptr ? nullptr : impl_->carve(place.node, place.offset, bytes);
+}
+
+HeapNode* PageHeap::allocate(std::uint64_t bytes, std::uint64_t alignment) {
+  HeapNode* node = allocate_mapped(bytes, alignment);
+  return node != nullptr ? node : impl_->grow(bytes, alignment);
+}
+
+void PageHeap::free(HeapNode* node) {
+  assert(node->state == NodeState::live && node->heap == this);
+  PieceTable& pieces = impl_->group.pieces;
+  if (node->pinned) impl_->for_pieces(node, [&](PieceTable::Index i) { --pieces[i].pinned; });
+  impl_->for_pieces(node, [&](PieceTable::Index i) { pieces.drop(i); });
+  impl_->group.live_bytes -= node->size;
+  node->state = NodeState::run;
+  node->block = nullptr;
+  impl_->merge(node);
+}
+
+void PageHeap::pin(HeapNode* node) {
+  if (std::exchange(node->pinned, true)) return;
+  impl_->for_pieces(node, [&](PieceTable::Index i) { ++impl_->group.pieces[i].pinned; });
+}
+
+void PageHeap::collect() { impl_->group.collect(false); }
+
+}  // namespace cistern::core

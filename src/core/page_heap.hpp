@@ -1,0 +1,138 @@
+// PageHeap: places blocks in one reserved address range by best fit, and keeps physical memory only where it is needed.
+// HeapGroup: the heaps of one device (one a stream), their common budget, and the pieces that they lend each other.
+//
+// Does: split, merge, choice of place, choice of physical pieces (create, move, release), the tight mode under a limit,
+// splitting of pinned pieces. Does not: touch memory, know devices or streams, lock. Every member is called under the
+// device's lock. Called by the allocator layer.
+//
+// The range is a list of nodes in address order:
+//
+//   | live | run | live | gap | run | live | stale | live |  open end ...
+//
+//   state  bytes             physical memory       may become
+//   live   in use            mapped                run
+//   run    free              mapped                live, gap or stale (its piece leaves)
+//   gap    free              none                  run (a piece arrives)
+//   stale  free              still shows a piece   gap (its ticket passed)
+//                            that moved elsewhere
+//
+// A hole is a maximal sequence of free nodes. Adjacent runs are always merged, so are adjacent gaps.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backing.hpp"
+#include "core/units.hpp"
+
+namespace cistern::core {
+
+struct Block;
+class HeapGroup;
+class PageHeap;
+
+struct HeapConfig {
+  std::uint64_t cell_bytes = 2 * MiB;      // Granularity of the physical memory.
+  std::uint64_t alignment = 512;           // Of every block's start and size.
+  std::uint64_t range_bytes = 0;           // Reserved address space of a heap; a multiple of cell_bytes.
+  std::uint64_t limit_bytes = UINT64_MAX;  // Reserved memory of the whole group never exceeds it.
+  bool virtual_memory = true;              // false: pieces are segments that never move, blocks never cross them.
+  std::uint64_t segment_bytes = 64 * MiB;  // Usual size of a segment.
+};
+
+enum class NodeState : std::uint8_t { live, run, gap, stale };
+
+// A stretch of the range. The caller keeps the pointer of a live node as its handle, and may use `block`.
+struct HeapNode {
+  std::uint64_t offset = 0;  // Bytes from the start of the range.
+  std::uint64_t size = 0;    // Bytes.
+  HeapNode* prev = nullptr;  // In address order.
+  HeapNode* next = nullptr;
+  HeapNode* bin_prev = nullptr;  // In its bin (run) or list (gap).
+  HeapNode* bin_next = nullptr;
+  PageHeap* heap = nullptr;
+  Block* block = nullptr;  // Live only; the heap never reads it.
+  NodeState state = NodeState::gap;
+  bool pinned = false;  // Live only: its pieces never move, split or leave.
+  std::uint16_t bin = 0;
+};
+
+// Counts since the start.
+struct HeapCounts {
+  std::uint64_t created = 0;
+  std::uint64_t moved = 0;
+  std::uint64_t released = 0;
+  std::uint64_t split = 0;
+  std::uint64_t waits = 0;  // Times that the host waited.
+};
+
+class HeapGroup {
+ public:
+  explicit HeapGroup(HeapConfig config);
+  ~HeapGroup();
+  HeapGroup(const HeapGroup&) = delete;
+  HeapGroup& operator=(const HeapGroup&) = delete;
+
+  // The backing must outlive the group.
+  PageHeap& add_heap(Backing& backing);
+
+  // Bytes of physical memory held, and the most ever.
+  std::uint64_t reserved() const;
+  std::uint64_t peak_reserved() const;
+  void reset_peak_reserved();
+  // Bytes in live nodes.
+  std::uint64_t live() const;
+  // Pieces held now.
+  std::uint64_t pieces() const;
+  const HeapCounts& counts() const;
+
+  std::uint64_t limit() const;
+  // A limit that leaves little above the live bytes turns the tight mode on (heap-policy: small pieces, no slack).
+  void set_limit(std::uint64_t bytes);
+  // Releases pieces without a live byte until at most `keep` bytes of them are left. Stale addresses whose work is not
+  // done are left alone; with `wait` the host waits for them. Returns the bytes released.
+  std::uint64_t trim(std::uint64_t keep, bool wait);
+  // Bytes in pieces without a live byte.
+  std::uint64_t wholly_free() const;
+  // Bytes of the largest block that could be placed without a new piece.
+  std::uint64_t largest_free() const;
+
+  // One message a broken rule; empty when all hold.
+  std::vector<std::string> check_invariants() const;
+
+ private:
+  friend class PageHeap;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class PageHeap {
+ public:
+  ~PageHeap();
+  PageHeap(const PageHeap&) = delete;
+  PageHeap& operator=(const PageHeap&) = delete;
+
+  // A live node of at least `bytes` (a multiple of the alignment), or null when no memory is left under the limit.
+  // pre: bytes > 0; alignment is a power of two, at least the configured one.
+  HeapNode* allocate(std::uint64_t bytes, std::uint64_t alignment);
+  // The same from mapped memory only: never asks the backing for anything. Null when nothing fits.
+  HeapNode* allocate_mapped(std::uint64_t bytes, std::uint64_t alignment);
+  // pre: node is live and of this heap. Makes no call to the backing.
+  void free(HeapNode* node);
+  // The node's pieces neither move nor split while it lives (exported, registered, part of a graph).
+  void pin(HeapNode* node);
+  // Unmaps stale addresses whose work is done.
+  void collect();
+
+ private:
+  friend class HeapGroup;
+  struct Impl;
+  PageHeap(HeapGroup& group, Backing& backing);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cistern::core

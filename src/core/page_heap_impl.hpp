@@ -1,0 +1,156 @@
+// The state of PageHeap and HeapGroup, shared by the page_heap*.cpp files only. Under the device's lock.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/node_pool.hpp"
+#include "core/page_heap.hpp"
+#include "core/piece_table.hpp"
+#include "core/run_bins.hpp"
+
+namespace cistern::core {
+
+// A doubly linked list of nodes through their bin links.
+struct NodeList {
+  HeapNode* head = nullptr;
+
+  void insert(HeapNode* n) {
+    n->bin_prev = nullptr;
+    n->bin_next = head;
+    if (head != nullptr) head->bin_prev = n;
+    head = n;
+  }
+  void remove(HeapNode* n) {
+    if (n->bin_next != nullptr) n->bin_next->bin_prev = n->bin_prev;
+    (n->bin_prev != nullptr ? n->bin_prev->bin_next : head) = n->bin_next;
+  }
+};
+
+// Numbers of the policy; source: simulation over recorded traces (docs/design.md).
+struct HeapTuning {
+  static constexpr std::uint64_t slack_num = 26;  // Held memory may reach 26/25 of the peak of live bytes.
+  static constexpr std::uint64_t slack_den = 25;
+  static constexpr std::uint64_t cap_part = 48;  // Largest piece: 1/48 of the peak, within 8 and 16 cells.
+  static constexpr std::uint64_t cap_least = 8;
+  static constexpr std::uint64_t cap_most = 16;
+  static constexpr std::uint64_t tight_part = 64;  // Under a limit: 1/64 of it, within 2 and 4 cells.
+  static constexpr std::uint64_t tight_least = 2;
+  static constexpr std::uint64_t tight_most = 4;
+  static constexpr std::uint64_t reserve_from = 128;  // Cells of limit from which one is kept for splits.
+  static constexpr std::uint64_t chunk_part = 80;     // Pieces grow beyond the need up to 1/80 of what is held.
+};
+
+// An address that still shows a piece that moved away or leaves.
+struct StaleAddress {
+  HeapNode* node = nullptr;
+  Ticket ticket = Ticket::none;
+  Piece leaving = Piece::none;  // Destroyed once the ticket has passed.
+};
+
+// A stale address that finish_moves() has not given its ticket yet.
+inline constexpr Ticket kUnmarked{UINT64_MAX};
+
+struct HeapGroup::Impl {
+  explicit Impl(HeapConfig c) : config(c) {}
+
+  HeapConfig config;
+  std::vector<std::unique_ptr<PageHeap>> heaps;
+  NodePool nodes;
+  PieceTable pieces;
+  HeapCounts counts;
+  std::uint64_t live_bytes = 0;
+  std::uint64_t peak_live_bytes = 0;
+  std::uint64_t peak_cells = 0;
+  std::uint64_t releasing_cells = 0;  // In pieces that leave once their ticket has passed.
+  std::vector<StaleAddress>
+      stale;  // Of all heaps, in the order of their tickets: a piece is unmapped before it is destroyed.
+  std::uint64_t held_ceiling = UINT64_MAX;  // The limit in cells, or what was held when it was set below that.
+
+  std::uint64_t cells_of(std::uint64_t bytes) const { return bytes / config.cell_bytes; }
+  std::uint64_t limit_cells() const { return cells_of(config.limit_bytes); }
+  std::uint64_t held_cells() const { return pieces.cells() + releasing_cells; }
+  // Under a limit new pieces stop a cell short of it: with the last one a pinned piece can be split. Limits that are so
+  // small that a cell matters keep none back.
+  std::uint64_t create_limit_cells() const {
+    const std::uint64_t limit = limit_cells();
+    return tight() && limit >= HeapTuning::reserve_from ? limit - 1 : limit;
+  }
+  bool tight() const { return config.limit_bytes != UINT64_MAX; }
+  // Largest piece that is made, in cells.
+  std::uint32_t cap() const;
+  // Cells that may be held without giving others back first: 1.04 x the peak of live bytes.
+  std::uint64_t allowed_cells() const;
+  // One ticket for all addresses that became stale since the last call; where nothing runs they are unmapped at once.
+  void finish_moves(Backing& backing);
+  // Unmaps stale addresses whose work is done; with `may_wait` all of them.
+  void collect(bool may_wait);
+  void note_peak() { peak_cells = std::max(peak_cells, held_cells()); }
+};
+
+struct PageHeap::Impl {
+  Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_);
+
+  // A stretch of cells, [first, last).
+  struct Span {
+    std::uint32_t first = 0;
+    std::uint32_t last = 0;
+  };
+  // Where a block is put, and what that costs.
+  struct Place {
+    HeapNode* node = nullptr;  // The first free node that it covers.
+    std::uint64_t offset = 0;
+    std::int64_t cost = INT64_MAX;
+  };
+
+  // --- Nodes (page_heap.cpp) ---
+  HeapNode* carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes);
+  void link_free(HeapNode* node);
+  void unlink_free(HeapNode* node);
+  HeapNode* split(HeapNode* node, std::uint64_t at);
+  HeapNode* merge(HeapNode* node);
+  void absorb_next(HeapNode* node);
+  void note_start(HeapNode* node);
+  void forget_start(HeapNode* node);
+  HeapNode* node_at(std::uint64_t offset) const;
+  Span cells_of(std::uint64_t offset, std::uint64_t bytes) const;
+  template <class F>
+  void for_pieces(const HeapNode* node, F&& f);
+  HeapNode* change_state(Span cells, NodeState state);
+
+  // --- Choice of place (page_heap_place.cpp) ---
+  std::int64_t pin_cells(std::uint64_t offset, std::uint64_t bytes) const;
+  Place best_mapped(std::uint64_t bytes, std::uint64_t alignment) const;
+  Place best_unmapped(std::uint64_t bytes, std::uint64_t alignment, bool fewest_cells) const;
+  std::int64_t unmapped_cost(const HeapNode* hole, std::uint64_t offset, std::uint64_t bytes, bool fewest_cells) const;
+
+  // --- Growth (page_heap_grow.cpp) ---
+  HeapNode* grow(std::uint64_t bytes, std::uint64_t alignment);
+  HeapNode* grow_segment(std::uint64_t bytes, std::uint64_t alignment);
+  bool fill(Span wanted);
+  bool fill_gap(Span gap, std::uint32_t need, Span wanted);
+  bool create_piece(std::uint32_t cells, std::uint32_t at, Span keep, std::uint32_t& made);
+  bool split_pinned(Span keep);
+  void replace_entry(PieceTable::Index index, const std::vector<Part>& parts);
+
+  // --- Pieces that move and leave (page_heap_pieces.cpp) ---
+  void show_piece(PieceTable::Index index);
+  void hide_piece(PieceTable::Index index, Piece leaving);
+  PieceTable::Index find_victim(std::uint32_t need, std::uint32_t most, Span keep) const;
+  bool move_piece(PieceTable::Index index, std::uint32_t to);
+  bool release_one(std::uint64_t excess, Span keep, bool may_wait);
+
+  PageHeap& self;
+  HeapGroup::Impl& group;
+  Backing& backing;
+  const std::uint64_t cell_bytes;
+  const unsigned cell_shift;
+  const std::uint32_t range_cells;
+  RunBins runs;
+  NodeList gaps;
+  HeapNode* first = nullptr;
+  std::vector<PieceTable::Index> cell_piece;  // By cell; 0 where nothing is mapped or the address is stale.
+  std::vector<HeapNode*> cell_node;           // By cell: the last node that starts in it.
+};
+
+}  // namespace cistern::core

@@ -1,0 +1,129 @@
+// Pieces that arrive, move and leave. A move shows the piece at its new address first; the old address is stale until
+// all work that was submitted before has passed, so the host never waits for a move. Under the device's lock.
+#include <algorithm>
+#include <cassert>
+
+#include "core/page_heap_impl.hpp"
+
+namespace cistern::core {
+
+namespace {
+
+bool overlaps(const PieceInfo& p, std::uint32_t first, std::uint32_t last) {
+  return p.start < last && first < p.start + p.cells;
+}
+
+}  // namespace
+
+// The piece, just mapped, becomes part of the runs.
+void PageHeap::Impl::show_piece(PieceTable::Index index) {
+  const PieceInfo& p = group.pieces[index];
+  std::fill_n(cell_piece.begin() + p.start, p.cells, index);
+  change_state({p.start, p.start + p.cells}, NodeState::run);
+}
+
+// The address of a free piece becomes stale. finish_moves() gives it a ticket.
+void PageHeap::Impl::hide_piece(PieceTable::Index index, Piece leaving) {
+  const PieceInfo& p = group.pieces[index];
+  std::fill_n(cell_piece.begin() + p.start, p.cells, PieceTable::Index{0});
+  group.stale.push_back({change_state({p.start, p.start + p.cells}, NodeState::stale), kUnmarked, leaving});
+}
+
+// The largest free piece of at most `need` cells, else the smallest of at most `most`; of this heap before others'
+// pieces.
+PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t most, Span keep) const {
+  PieceTable::Index below = 0;
+  PieceTable::Index above = 0;
+  const auto better = [&](const PieceInfo& p, PieceTable::Index than, bool larger) {
+    if (than == 0) return true;
+    const PieceInfo& q = group.pieces[than];
+    if (p.cells != q.cells) return larger == (p.cells > q.cells);
+    if ((p.heap == &self) != (q.heap == &self)) return p.heap == &self;
+    return p.heap == &self && p.start > q.start;  // High addresses leave first.
+  };
+  for (unsigned k = 0; k <= PieceTable::class_of(most); ++k) {
+    for (PieceTable::Index i = group.pieces.free_head(k); i != 0; i = group.pieces[i].next) {
+      const PieceInfo& p = group.pieces[i];
+      if (p.heap == &self && overlaps(p, keep.first, keep.last)) continue;
+      if (p.cells <= need) {
+        if (better(p, below, true)) below = i;
+      } else if (p.cells <= most) {
+        if (better(p, above, false)) above = i;
+      }
+    }
+  }
+  return below != 0 ? below : above;
+}
+
+bool PageHeap::Impl::move_piece(PieceTable::Index index, std::uint32_t to) {
+  PieceInfo& p = group.pieces[index];
+  Impl& from = *p.heap->impl_;
+  if (&from != this && !backing.acquire_from(from.backing)) return false;
+  if (!backing.map(Cell{to}, p.id, p.cells)) return false;
+  from.hide_piece(index, Piece::none);
+  group.pieces.relocate(index, &self, to);
+  show_piece(index);
+  ++group.counts.moved;
+  return true;
+}
+
+// Gives a free piece back: the smallest of at least `excess` cells, else the largest; none that touches `keep`.
+// Without `may_wait` a piece whose address may still be in use leaves later, and counts as held until then.
+bool PageHeap::Impl::release_one(std::uint64_t excess, Span keep, bool may_wait) {
+  PieceTable::Index best = 0;
+  for (unsigned k = 0; k < PieceTable::kClasses; ++k) {
+    for (PieceTable::Index i = group.pieces.free_head(k); i != 0; i = group.pieces[i].next) {
+      const PieceInfo& p = group.pieces[i];
+      if (p.heap == &self && overlaps(p, keep.first, keep.last)) continue;
+      if (best == 0) {
+        best = i;
+        continue;
+      }
+      const std::uint32_t size = group.pieces[best].cells;
+      const bool enough = size >= excess;
+      if (enough ? p.cells >= excess && p.cells < size : p.cells > size) best = i;
+    }
+  }
+  if (best == 0) return false;
+  const PieceInfo p = group.pieces[best];
+  Impl& owner = *p.heap->impl_;
+  owner.hide_piece(best, p.id);
+  group.pieces.erase(best);
+  group.releasing_cells += p.cells;
+  ++group.counts.released;
+  group.finish_moves(backing);
+  group.collect(may_wait);
+  return true;
+}
+
+void HeapGroup::Impl::finish_moves(Backing& backing) {
+  if (stale.empty() || stale.back().ticket != kUnmarked) return;
+  const Ticket ticket = backing.mark();
+  for (auto it = stale.rbegin(); it != stale.rend() && it->ticket == kUnmarked; ++it) it->ticket = ticket;
+  if (ticket == Ticket::none) collect(false);
+}
+
+void HeapGroup::Impl::collect(bool may_wait) {
+  std::size_t done = 0;
+  for (; done < stale.size() && stale[done].ticket != kUnmarked; ++done) {
+    const StaleAddress entry = stale[done];
+    PageHeap::Impl& heap = *entry.node->heap->impl_;
+    if (entry.ticket != Ticket::none && !heap.backing.passed(entry.ticket)) {
+      if (!may_wait) break;
+      heap.backing.wait(entry.ticket);
+      ++counts.waits;
+    }
+    const PageHeap::Impl::Span span = heap.cells_of(entry.node->offset, entry.node->size);
+    const std::uint32_t cells = span.last - span.first;
+    heap.backing.unmap(Cell{span.first}, cells);
+    if (entry.leaving != Piece::none) {
+      heap.backing.destroy(entry.leaving, cells);
+      releasing_cells -= cells;
+    }
+    entry.node->state = NodeState::gap;
+    heap.merge(entry.node);
+  }
+  stale.erase(stale.begin(), stale.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+}  // namespace cistern::core

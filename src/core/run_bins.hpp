@@ -1,0 +1,93 @@
+// RunBins: the free mapped runs of a heap by size: 16 bins a doubling, a bitmap over the bins, a list in each.
+// Does not own the nodes. Called by PageHeap alone, under the device's lock.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "core/page_heap.hpp"
+
+namespace cistern::core {
+
+class RunBins {
+ public:
+  void insert(HeapNode* node) {
+    const std::uint32_t bin = bin_of(node->size);
+    node->bin = static_cast<std::uint16_t>(bin);
+    node->bin_prev = nullptr;
+    node->bin_next = heads_[bin];
+    if (heads_[bin] != nullptr) heads_[bin]->bin_prev = node;
+    heads_[bin] = node;
+    bits_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+  }
+
+  void remove(HeapNode* node) {
+    if (node->bin_next != nullptr) node->bin_next->bin_prev = node->bin_prev;
+    if (node->bin_prev != nullptr) {
+      node->bin_prev->bin_next = node->bin_next;
+    } else {
+      heads_[node->bin] = node->bin_next;
+      if (node->bin_next == nullptr) bits_[node->bin / 64] &= ~(std::uint64_t{1} << (node->bin % 64));
+    }
+  }
+
+  // Calls f for up to `limit` runs of at least `size` bytes, smaller bins first.
+  template <class F>
+  void for_fitting(std::uint64_t size, int limit, F&& f) const {
+    std::uint32_t bin = bin_of(size);
+    for (HeapNode* n = heads_[bin]; n != nullptr; n = n->bin_next) {
+      if (n->size < size) continue;
+      f(n);
+      if (--limit == 0) return;
+    }
+    while ((bin = next_bin(bin + 1)) < kBins) {
+      for (HeapNode* n = heads_[bin]; n != nullptr; n = n->bin_next) {
+        f(n);
+        if (--limit == 0) return;
+      }
+    }
+  }
+
+  // The largest run, or null.
+  HeapNode* largest() const {
+    for (std::uint32_t w = kWords; w-- > 0;) {
+      if (bits_[w] == 0) continue;
+      const std::uint32_t bin = w * 64 + 63 - static_cast<std::uint32_t>(std::countl_zero(bits_[w]));
+      HeapNode* best = heads_[bin];
+      for (HeapNode* n = best; n != nullptr; n = n->bin_next) {
+        if (n->size > best->size) best = n;
+      }
+      return best;
+    }
+    return nullptr;
+  }
+
+  // Unit is 64 bytes. Below 16 units each size has its bin; above, 16 bins a doubling.
+  static std::uint32_t bin_of(std::uint64_t size) {
+    const std::uint64_t u = size / 64;
+    if (u < 16) return static_cast<std::uint32_t>(u);
+    const auto log = static_cast<std::uint32_t>(std::bit_width(u)) - 1;
+    return (log - 3) * 16 + static_cast<std::uint32_t>((u >> (log - 4)) & 15);
+  }
+
+ private:
+  static constexpr std::uint32_t kBins = 16 * 48;  // Up to 2^56 bytes.
+  static constexpr std::uint32_t kWords = kBins / 64;
+
+  std::uint32_t next_bin(std::uint32_t from) const {
+    if (from >= kBins) return kBins;
+    std::uint32_t w = from / 64;
+    std::uint64_t word = bits_[w] & (~std::uint64_t{0} << (from % 64));
+    while (word == 0) {
+      if (++w == kWords) return kBins;
+      word = bits_[w];
+    }
+    return w * 64 + static_cast<std::uint32_t>(std::countr_zero(word));
+  }
+
+  std::array<HeapNode*, kBins> heads_{};
+  std::array<std::uint64_t, kWords> bits_{};
+};
+
+}  // namespace cistern::core
