@@ -9,6 +9,7 @@
 //                                 `remote_next`, once, until whoever empties the inbox clears the field
 //               kRemoteAttention  nothing is linked; the owner must take the long way (other streams used the block,
 //                                 or its memory moved)
+//   address   changes while the block is live only when its memory moves to the host (raw_ptr()), under the device's lock.
 //   the rest  written by whoever holds the block while it is free, by nobody while it is live.
 #pragma once
 
@@ -23,10 +24,11 @@ class ThreadCache;
 enum BlockFlags : std::uint8_t {
   kBlockView = 1,    // Memory of somebody else (make_buffer).
   kBlockSlab = 2,    // Part of a slab; `home` is the Slab. Otherwise `home` is the HeapNode.
-  kBlockHost = 4,    // A whole buffer from Driver::allocate_host; `home` is null.
+  kBlockHost = 4,    // A whole buffer from Driver::allocate_host; `home` is its capacity as a number.
   kBlockPinned = 8,  // Must not move (exported, registered, part of a graph).
   kBlockEmpty = 16,  // malloc(0): a smallest block that shows a capacity of 0.
-  kBlockObject = 32,  // ptr() is the object kept beside the descriptor.
+  kBlockObject = 32,     // ptr() is the object kept beside the descriptor,
+  kBlockOwnObject = 64,  // which was made for this block alone.
 };
 
 inline constexpr std::uint32_t kRemoteAttention = 2;
@@ -36,7 +38,7 @@ struct alignas(64) Block {
   std::atomic<ThreadCache*> owner{nullptr};
   Block* next = nullptr;
   Block* remote_next = nullptr;
-  std::uint64_t address = 0;
+  std::atomic<std::uint64_t> address{0};
   std::uint64_t capacity = 0;
   void* home = nullptr;
   std::atomic<std::uint32_t> remote{0};

@@ -21,6 +21,9 @@ BlockPool::Chunk*& BlockPool::store() {
   return head;
 }
 
+void BlockPool::lock_store() { store_mutex().lock(); }
+void BlockPool::unlock_store() { store_mutex().unlock(); }
+
 bool BlockPool::grow() {
   Chunk* chunk = nullptr;
   {
@@ -34,7 +37,10 @@ bool BlockPool::grow() {
     chunk = new (memory) Chunk;
     for (std::size_t i = 0; i < kBlocksPerChunk; ++i) new (chunk->blocks() + i) Block;
   }
-  if (with_objects_ && chunk->objects == nullptr) {
+  if (!with_objects_) {
+    delete[] chunk->objects;
+    chunk->objects = nullptr;
+  } else if (chunk->objects == nullptr) {
     chunk->objects = new (std::nothrow) BlockObject[kBlocksPerChunk];
     if (chunk->objects == nullptr) {
       const std::lock_guard lock(store_mutex());

@@ -50,10 +50,10 @@ class BlockPool {
 
   // Null when the allocator is gone.
   static void* owner_of(const Block* block) { return chunk_of(block)->owner.load(std::memory_order_acquire); }
-  // pre: the pool was made with objects.
-  static BlockObject& object_of(const Block* block) {
+  // Null when the pool was made without objects.
+  static BlockObject* object_of(const Block* block) {
     Chunk* chunk = chunk_of(block);
-    return chunk->objects[block - chunk->blocks()];
+    return chunk->objects == nullptr ? nullptr : chunk->objects + (block - chunk->blocks());
   }
 
   // Visits every descriptor, free ones included.
@@ -63,6 +63,10 @@ class BlockPool {
       for (std::size_t i = 0; i < kBlocksPerChunk; ++i) visit(chunk->blocks() + i);
     }
   }
+
+  // Around fork().
+  static void lock_store();
+  static void unlock_store();
 
   static constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
   static constexpr std::size_t kBlocksPerChunk = kChunkBytes / sizeof(Block) - 1;

@@ -18,8 +18,8 @@ HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment) {
     const Place place = best_unmapped(bytes, alignment, attempt != kBest);
     if (place.node == nullptr) continue;
     const Span wanted = cells_of(place.offset, bytes);
-    bool filled = fill(wanted);
-    while (!filled && attempt == kSplit && split_pinned(wanted)) filled = fill(wanted);
+    if (attempt == kSplit) split_until_enough(wanted);
+    const bool filled = fill(wanted);
     group.finish_moves(backing);
     if (filled) return carve(node_at(place.offset), place.offset, bytes);
   }
@@ -128,6 +128,16 @@ bool PageHeap::Impl::create_piece(std::uint32_t cells, std::uint32_t at, Span ke
   ++group.counts.created;
   made = cells;
   return true;
+}
+
+// Makes headroom for the missing cells: free pieces are given back, then pinned ones are split, one after the other.
+void PageHeap::Impl::split_until_enough(Span wanted) {
+  const auto missing = static_cast<std::uint64_t>(
+      std::count(cell_piece.begin() + wanted.first, cell_piece.begin() + wanted.last, PieceTable::Index{0}));
+  while (release_one(1, wanted, true)) {
+  }
+  while (group.held_cells() + missing > group.create_limit_cells() && split_pinned(wanted)) {
+  }
 }
 
 // Splits the piece that holds most memory without a live byte: its live cells move into pieces of their own at the same

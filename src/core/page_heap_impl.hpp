@@ -130,6 +130,7 @@ struct PageHeap::Impl {
   bool fill(Span wanted);
   bool fill_gap(Span gap, std::uint32_t need, Span wanted);
   bool create_piece(std::uint32_t cells, std::uint32_t at, Span keep, std::uint32_t& made);
+  void split_until_enough(Span wanted);
   bool split_pinned(Span keep);
   void replace_entry(PieceTable::Index index, const std::vector<Part>& parts);
 

@@ -38,7 +38,8 @@ Block* SlabStore::take(std::uint8_t bin) {
     block = pool_.take();
     if (block == nullptr) return nullptr;
     const std::uint32_t size = slab->block_bytes.load(std::memory_order_relaxed);
-    block->address = slab->base.load(std::memory_order_relaxed) + std::uint64_t{slab->carved} * size;
+    block->address.store(slab->base.load(std::memory_order_relaxed) + std::uint64_t{slab->carved} * size,
+                         std::memory_order_relaxed);
     block->capacity = size;
     block->home = slab;
     block->bin = bin;

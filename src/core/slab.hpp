@@ -41,6 +41,12 @@ struct Slab {
   std::atomic<std::uint32_t> block_bytes{0};  // 0 while the object waits to be used again.
   std::array<std::atomic<Block*>, SizeClasses::kMaxPerSlab> blocks{};
 
+  // Another descriptor takes over the memory of a block. Under the device's lock.
+  void replace(const Block* block, Block* by) {
+    for (auto& entry : blocks) {
+      if (entry.load(std::memory_order_relaxed) == block) entry.store(by, std::memory_order_release);
+    }
+  }
   // The block that starts exactly at `address`, else null. Any thread.
   Block* block_at(std::uint64_t address) const {
     const std::uint32_t size = block_bytes.load(std::memory_order_relaxed);

@@ -29,6 +29,20 @@ std::vector<std::uint32_t> StreamUses::take(const Block* block) {
   return streams;
 }
 
+void StreamUses::replace_stream(std::uint32_t gone, std::uint32_t heir) {
+  if (empty()) return;
+  const std::lock_guard lock(mutex_);
+  for (auto& [block, streams] : uses_) {
+    const auto found = std::find(streams.begin(), streams.end(), gone);
+    if (found == streams.end()) continue;
+    if (std::find(streams.begin(), streams.end(), heir) == streams.end()) {
+      *found = heir;
+    } else {
+      streams.erase(found);
+    }
+  }
+}
+
 bool OrderLedger::needs_wait(std::uint32_t to, std::uint32_t from) {
   if (to == from) return false;
   const std::uint64_t frees = slot(from).frees;

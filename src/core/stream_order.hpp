@@ -28,6 +28,8 @@ class StreamUses {
   bool contains(const Block* block) const;
   // Takes the streams of a block out of the table; empty when it has none.
   std::vector<std::uint32_t> take(const Block* block);
+  // A stream is gone and `heir` comes after all its work.
+  void replace_stream(std::uint32_t gone, std::uint32_t heir);
   bool empty() const { return count_.load(std::memory_order_acquire) == 0; }
   std::size_t size() const { return count_.load(std::memory_order_acquire); }
 

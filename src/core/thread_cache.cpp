@@ -52,7 +52,8 @@ void ThreadCache::put(Block* block, std::uint64_t budget, Chain& spill) {
         if (old == nullptr) break;
         spill.push(old);
       }
-    } else {
+    } else if (grants_[index] == 0 || granted_bytes_ + block->capacity <= budget ||
+               (grants_[index] + 1u) * block->capacity <= budget) {
       for (std::size_t tries = kSets * kWays; granted_bytes_ != 0 && granted_bytes_ + block->capacity > budget && tries > 0;
            --tries) {
         const std::size_t victim = kSmallBins + hand_++ % (kSets * kWays);
@@ -87,8 +88,27 @@ void ThreadCache::flush(Chain& spill) {
   }
 }
 
-void ThreadCache::empty_inbox(Chain& freed, std::uint64_t& late) {
-  Block* block = inbox.exchange(nullptr, std::memory_order_acquire);
+void ThreadCache::forget() {
+  granted_bytes_ = 0;
+  for (std::size_t i = 0; i < kBins; ++i) {
+    bins[i].head = nullptr;
+    if (i >= kSmallBins) {
+      bins[i] = {};
+      grants_[i] = 0;
+    }
+    bins[i].room = grants_[i];
+  }
+}
+
+void ThreadCache::return_inbox(Block* claimed) {
+  while (claimed != nullptr) {
+    Block* const following = claimed->remote_next;
+    push_inbox(claimed);
+    claimed = following;
+  }
+}
+
+void ThreadCache::complete(Block* block, Chain& freed, std::uint64_t& late) {
   while (block != nullptr) {
     Block* const following = block->remote_next;
     std::uint32_t claimed = block->remote.load(std::memory_order_acquire);
@@ -137,14 +157,14 @@ bool ThreadCache::check_invariants() const {
   return granted == granted_bytes_;
 }
 
-Claim claim(Block* block, std::uint64_t serial) {
+Claim claim(Block* block, ThreadCache* owner, std::uint64_t serial) {
   const auto mark = static_cast<std::uint32_t>(serial);
   std::uint32_t before = block->remote.load(std::memory_order_relaxed);
   do {
     if (before == mark) return Claim::double_free;
   } while (!block->remote.compare_exchange_weak(before, mark, std::memory_order_acq_rel, std::memory_order_relaxed));
   if (before != 0 && before != kRemoteAttention) return Claim::stale;
-  block->owner.load(std::memory_order_relaxed)->push_inbox(block);
+  owner->push_inbox(block);
   return Claim::linked;
 }
 

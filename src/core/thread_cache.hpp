@@ -79,6 +79,8 @@ class alignas(64) ThreadCache {
   void put(Block* block, std::uint64_t budget, Chain& spill);
   // The whole content of the bins.
   void flush(Chain& spill);
+  // Drops the content of the bins (after a fork, when nobody knows in which state it is).
+  void forget();
   // The content of the exact bins.
   void flush_exact(Chain& spill);
 
@@ -90,9 +92,12 @@ class alignas(64) ThreadCache {
     } while (!inbox.compare_exchange_weak(head, block, std::memory_order_release, std::memory_order_relaxed));
   }
   bool inbox_empty() const { return inbox.load(std::memory_order_relaxed) == nullptr; }
-  // Takes everything out of the inbox and completes the frees. `late` counts claims that turned out to be double frees.
+  // Takes everything out of the inbox; null when it is empty. The result is for complete() or return_inbox().
+  Block* take_inbox() { return inbox.exchange(nullptr, std::memory_order_acquire); }
+  // Completes the frees. `late` counts claims that turned out to be double frees.
   // pre: the caller is the cache's thread, or fulfils the rule above.
-  void empty_inbox(Chain& freed, std::uint64_t& late);
+  void complete(Block* claimed, Chain& freed, std::uint64_t& late);
+  void return_inbox(Block* claimed);
 
   // Bytes of grants and blocks in exact bins, for checks.
   std::uint64_t granted_bytes() const { return granted_bytes_; }
@@ -111,7 +116,7 @@ class alignas(64) ThreadCache {
   alignas(64) std::atomic<Block*> inbox{nullptr};
 
   // --- Set when the cache is made or changes hands -----------------------------------------------------------------
-  alignas(64) const void* thread = nullptr;  // Null: abandoned.
+  alignas(64) std::atomic<const void*> thread{nullptr};  // Null: abandoned.
   void* front = nullptr;                     // The allocator that it belongs to.
   void* heap = nullptr;
   ThreadCache* next = nullptr;  // All caches of the allocator.
@@ -138,7 +143,8 @@ enum class Claim : std::uint8_t {
   double_free,  // Another thread has freed this allocation.
 };
 
-// Frees a block that a thread cache owns, from another thread. pre: serial is odd and was the block's just now.
-Claim claim(Block* block, std::uint64_t serial);
+// Frees a block that `owner` owned just now, from another thread. pre: serial is odd and was the block's just now;
+// owner is no shared one.
+Claim claim(Block* block, ThreadCache* owner, std::uint64_t serial);
 
 }  // namespace cistern::core

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <bit>
+#include <cstdint>
 #include <limits>
-#include <new>
 #include <random>
 #include <sstream>
 #include <string>

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <sstream>
@@ -330,6 +332,37 @@ WalkResult run_walk(std::uint64_t seed, const Walk& walk) {
   EXPECT_TRUE(f.device.pieces.empty());
   EXPECT_EQ(broken(f.group), "");
   return result;
+}
+
+// 10^7 operations in a plain build, fewer under sanitizers; CISTERN_RANDOM_STEPS asks for more, CISTERN_RANDOM_SEED
+// repeats.
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kLongSteps = 200'000;
+#elif defined(__has_feature)
+constexpr std::uint64_t kLongSteps =
+    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ? 200'000 : 10'000'000;
+#else
+constexpr std::uint64_t kLongSteps = 10'000'000;
+#endif
+
+TEST(PageHeapRandom, Long) {
+  const std::uint64_t steps = from_environment("CISTERN_RANDOM_STEPS", kLongSteps);
+  const std::uint64_t seed = from_environment("CISTERN_RANDOM_SEED", std::random_device{}());
+  std::printf("seed %llu, %llu operations\n", static_cast<unsigned long long>(seed),
+              static_cast<unsigned long long>(steps));
+  Walk walk{.config = {.range_bytes = 1 * GiB}, .heaps = 2, .lag = 500};
+  walk.check_every = 20'000;
+  for (std::uint64_t part = 0; part < 4; ++part) {
+    walk.config.limit_bytes = part % 2 == 0 ? UINT64_MAX : 400 * MiB;
+    walk.lag = part / 2 * 500;
+    walk.steps = static_cast<int>(std::min<std::uint64_t>(steps / 4, INT32_MAX));
+    run_walk(seed + part, walk);
+  }
 }
 
 TEST(PageHeapRandom, Plain) {

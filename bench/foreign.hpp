@@ -1,0 +1,20 @@
+// Other allocators as pairs of functions: the C library's, mimalloc, jemalloc. The last two are loaded with dlopen() into
+// their own scope, since linking either would replace malloc for the whole process. Thread-safe after the first call.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace cistern::bench {
+
+struct ForeignAllocator {
+  std::string name;
+  void* (*malloc)(std::size_t);
+  void (*free)(void*);
+};
+
+// The C library first, then those that are installed.
+const std::vector<ForeignAllocator>& foreign_allocators();
+
+}  // namespace cistern::bench
