@@ -49,6 +49,9 @@ class Allocator {
 Allocator& allocator();
 Allocator& allocator(Device device);
 
+/// The CPU without a cache: each buffer is one aligned allocation of the C library, and free() gives it back at once.
+Allocator& system_allocator();
+
 /// Shorthands on the default device; free() finds the buffer's own device.
 Buffer malloc(std::size_t bytes);
 Buffer malloc(std::size_t bytes, const Stream& stream);

@@ -13,12 +13,15 @@
 //   escaped       reset() or release() found handles                 free (last handle dropped)
 //   registered    brought by register_existing(), never recycled     gone (clear, and the last handle dropped)
 //
-// A handle keeps its memory in every case, also after clear() and after the pool's end; then the last handle gives the
+// The pool looks for escaped buffers that came free at reset() and when nothing else is free, a bounded number at a time,
+// and for all of them when it is asked for counts. A handle keeps its memory in every case, also after clear() and after the pool's end; then the last handle gives the
 // memory back to the allocator. An allocator passed to the constructor must outlive all handles.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +55,65 @@ struct PoolOptions {
   bool zero_on_reuse = false;
 };
 
+namespace detail {
+
+// Sizes of buckets.
+//   power_of_two    64, 128, 256, 512, ...
+//   eight_steps     64, 72, 80, ..., 128, 144, 160, ..., 256, ...
+inline constexpr std::size_t kMinBucket = 64;  // Bytes: a cache line, and the alignment of CPU memory.
+// Largest request, in bytes: rounding it up does not wrap.
+inline constexpr std::size_t kMaxRequest = SIZE_MAX / 2;
+inline constexpr std::uint32_t kPowerBuckets = 58;         // 2^6 ... 2^63
+inline constexpr std::uint32_t kStepBuckets = 57 * 8 + 1;  // 64, then eight from each of 2^6 ... 2^62
+
+constexpr std::uint32_t power_index(std::size_t bytes) noexcept {
+  const std::size_t last = bytes - (bytes != 0);
+  return static_cast<std::uint32_t>(std::bit_width(last | (kMinBucket - 1))) - 6;
+}
+constexpr std::size_t power_bytes(std::uint32_t index) noexcept { return kMinBucket << index; }
+
+constexpr std::uint32_t step_index(std::size_t bytes) noexcept {
+  if (bytes <= kMinBucket) return 0;
+  const std::size_t last = bytes - 1;
+  const std::uint32_t exponent = static_cast<std::uint32_t>(std::bit_width(last)) - 1;
+  const std::uint32_t step = static_cast<std::uint32_t>(last >> (exponent - 3)) & 7;
+  return (exponent - 6) * 8 + step + 1;
+}
+constexpr std::size_t step_bytes(std::uint32_t index) noexcept {
+  if (index == 0) return kMinBucket;
+  const std::uint32_t exponent = (index - 1) / 8 + 6;
+  const std::size_t step = (index - 1) % 8;
+  return (step + 9) << (exponent - 3);
+}
+
+struct alignas(64) PoolBucket {
+  std::unique_ptr<Slot*[]> list;  // Handed out since the last reset: the first `used`. Free: the others, to `listed`.
+  std::uint32_t used = 0;
+  std::uint32_t listed = 0;
+  std::size_t bytes = 0;  // Of each buffer.
+  // Places in `list`, and the capacity of `escaped`: each has room for all buffers of the bucket.
+  std::uint32_t room = 0;
+  std::uint32_t next_look = 0;  // Where the search for returned ones goes on in `escaped`.
+  std::vector<Slot*> escaped;   // In the hands of others.
+
+  std::size_t members() const noexcept { return listed + escaped.size(); }
+};
+static_assert(sizeof(PoolBucket) == 64);
+
+// What alloc() needs while there are free buffers.
+struct PoolFront {
+  enum class Sizes : std::uint8_t {
+    power,
+    steps,
+    table,  // PoolCore::find_exact()
+    slow,   // Something is to be done for recycled buffers.
+  };
+  std::vector<PoolBucket> buckets;
+  Sizes sizes = Sizes::power;
+};
+
+}  // namespace detail
+
 struct BufferRequest {
   std::size_t byte_len = 0;
   DType dtype = DType::u8;
@@ -72,7 +134,18 @@ class BufferPool {
   /// Fresh CPU buffers read zero; recycled ones have their old content.
   /// Throws invalid_argument when byte_len is not what dtype and shape need, for sizes near SIZE_MAX, for a device that
   /// is not the pool's; out_of_memory after the pool's free buffers were given back and did not help.
-  TypedBuffer alloc(std::size_t byte_len, DType dtype, const Shape& shape);
+  [[gnu::always_inline]] TypedBuffer alloc(std::size_t byte_len, DType dtype, const Shape& shape) {
+    if (is_valid(dtype) && shape.count_ <= detail::kMaxRequest / 8 && shape.count_ * size_of(dtype) == byte_len)
+        [[likely]] {
+      if (detail::PoolBucket* bucket = find(byte_len); bucket != nullptr && bucket->used < bucket->listed) [[likely]] {
+        detail::Slot* slot = bucket->list[bucket->used++];
+        slot->dtype = dtype;
+        slot->primary.store(1, std::memory_order_relaxed);
+        return detail::HandleAccess::make(slot, 0, byte_len, dtype, shape);
+      }
+    }
+    return alloc_slow(byte_len, dtype, shape);
+  }
   TypedBuffer alloc(Device device, std::size_t byte_len, DType dtype, const Shape& shape);
   /// byte_len from dtype and shape.
   TypedBuffer alloc(DType dtype, const Shape& shape);
@@ -122,7 +195,17 @@ class BufferPool {
   std::vector<std::string> check_invariants() const;
 
  private:
-  pooling::PoolCore* core_;  // Shared with the handles: lives until the last of them is dropped.
+  detail::PoolBucket* find(std::size_t byte_len) const noexcept {
+    if (front_->sizes == detail::PoolFront::Sizes::power) return &front_->buckets[detail::power_index(byte_len)];
+    if (front_->sizes == detail::PoolFront::Sizes::steps) return &front_->buckets[detail::step_index(byte_len)];
+    return front_->sizes == detail::PoolFront::Sizes::table ? find_exact(byte_len) : nullptr;
+  }
+  detail::PoolBucket* find_exact(std::size_t byte_len) const noexcept;
+  // The shape by value: its address would keep the caller's out of registers.
+  TypedBuffer alloc_slow(std::size_t byte_len, DType dtype, Shape shape);
+
+  detail::PoolFront* front_;  // Of core_.
+  pooling::PoolCore* core_;   // Shared with the handles: lives until the last of them is dropped.
 };
 
 }  // namespace cistern

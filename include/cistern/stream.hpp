@@ -7,6 +7,10 @@
 
 namespace cistern {
 
+namespace allocation {
+struct StreamFactory;
+}
+
 class Stream {
  public:
   /// The default stream of the default device.
@@ -27,13 +31,19 @@ class Stream {
   friend bool operator==(const Stream& a, const Stream& b) noexcept { return a.id_ == b.id_; }
 
  private:
+  friend struct allocation::StreamFactory;
+  Stream(Device device, std::uint32_t slot, void* native, std::uint64_t id) noexcept
+      : device_(device), slot_(slot), native_(native), id_(id) {}
+
   Device device_{};
   std::uint32_t slot_ = 0;
   void* native_ = nullptr;
   std::uint64_t id_ = 0;
 };
 
-/// Says that the stream's owner destroyed it; its memory is free for others at once after the work that was pending.
+/// Says that the stream's owner is about to destroy it (call it before the native handle is gone). Its memory serves
+/// others after the work that was pending; its copies are refused from now on. Throws invalid_argument for a stream that
+/// was destroyed before. Nothing happens for the default stream.
 void stream_destroyed(const Stream& stream);
 
 }  // namespace cistern

@@ -54,13 +54,14 @@ struct Trace {
   /// What a csv file called each allocation, by id; empty when it counted 0, 1, 2, ... or the source was no csv file.
   std::vector<std::uint64_t> original_ids;
 
-  std::uint32_t allocations = 0;           ///< Ids run from 0 to allocations - 1.
-  std::uint64_t peak_live_bytes = 0;       ///< Largest sum of the sizes alive at one time.
-  std::uint64_t live_at_end_bytes = 0;     ///< Sum of the sizes never freed.
-  std::uint32_t live_at_end = 0;           ///< How many were never freed.
-  std::uint64_t duration_us = 0;           ///< From the first event to the last.
-  std::uint64_t failed_allocations = 0;    ///< Requests that the source says failed; they are not events.
-  std::uint64_t live_before_window = 0;    ///< Of a snapshot: blocks older than its window, put at the start.
+  std::uint32_t allocations = 0;         ///< Ids run from 0 to allocations - 1.
+  std::uint64_t peak_live_bytes = 0;     ///< Largest sum of the sizes alive at one time.
+  std::uint64_t live_at_end_bytes = 0;   ///< Sum of the sizes never freed.
+  std::uint32_t live_at_end = 0;         ///< How many were never freed.
+  std::uint64_t duration_us = 0;         ///< From the first event to the last.
+  std::uint64_t failed_allocations = 0;  ///< Requests that the source says failed; they are not events.
+  std::uint64_t older_blocks = 0;    ///< Of a snapshot: blocks older than its window; their allocations stand first.
+  std::uint64_t left_out_bytes = 0;  ///< Of a snapshot: live all through the window, no event, left out.
 
   /// "0" for the default stream; otherwise the source's value, in hexadecimal when it looks like an address.
   std::string stream_name(std::size_t index) const;
@@ -77,6 +78,9 @@ enum class TraceFormat : std::uint8_t {
 struct TraceReadOptions {
   /// Which device of a PyTorch snapshot; left out, the only one that has events.
   std::optional<std::uint32_t> device;
+  /// Of a PyTorch snapshot: also take the blocks that were there before the window and outlived it (weights,
+  /// workspaces). They have no event in it. A block whose free is in the window is taken in any case.
+  bool older_blocks = false;
   /// Bytes, after decompression, that a file read as a whole (a pickle) may have.
   std::uint64_t max_bytes = std::uint64_t{4} << 30;
   /// Bytes of host memory that the decoded objects of a pickle may take; a hostile file decodes to many times its size.

@@ -3,9 +3,9 @@
 // Does: keep the memory alive while a handle exists, views of parts, checked access by the host. Does not: decide where
 // memory comes from or goes to; that is the slot's owner (BufferPool, planned arenas).
 //
-// Locking: none. The count is atomic: handles of one buffer may be copied and dropped by any thread at any time (one
-// handle object by one thread at a time, as with std::shared_ptr). Dropping the last handle never blocks on the pool's
-// thread. The bytes themselves are the user's to order.
+// Locking: none. Handles of one buffer may be copied and dropped by any thread at any time (one handle object by one
+// thread at a time, as with std::shared_ptr). A copy is one atomic increment, dropping it one decrement; dropping the
+// first handle is a plain store. Nothing blocks. The bytes themselves are the user's to order.
 #pragma once
 
 #include <array>
@@ -27,96 +27,132 @@ namespace cistern {
 inline constexpr std::size_t kMaxRank = 8;
 
 namespace detail {
+
 template <typename T>
 concept Extent = std::integral<T> && !std::same_as<T, bool>;
-[[noreturn]] void throw_negative_extent(std::intmax_t value);
-[[noreturn]] void throw_large_extent(std::uintmax_t value);
+
+template <Extent T>
+constexpr bool is_negative(T value) noexcept {
+  if constexpr (std::signed_integral<T>) return value < 0;
+  return false;
+}
+
+// A shape in 38 bytes: the low halves of all extents, two a word, and the high half of one of them. The other two are
+// for handles. All parts are words, written and copied as such, so that a copy right after a write does not stall.
+struct Extents {
+  std::uint64_t low[kMaxRank / 2] = {};
+  std::uint64_t rest = 0;  // From the top: flags (8 bits), dtype (8), rank (8), index of the high half (8), the high half.
+
+  constexpr Extents() noexcept = default;
+  constexpr Extents(const Extents& other) noexcept
+      : low{other.low[0], other.low[1], other.low[2], other.low[3]}, rest(other.rest) {}
+  constexpr Extents& operator=(const Extents& other) noexcept {
+    low[0] = other.low[0];
+    low[1] = other.low[1];
+    low[2] = other.low[2];
+    low[3] = other.low[3];
+    rest = other.rest;
+    return *this;
+  }
+
+  constexpr std::size_t rank() const noexcept { return static_cast<std::uint8_t>(rest >> 40); }
+  constexpr DType dtype() const noexcept { return static_cast<DType>(static_cast<std::uint8_t>(rest >> 48)); }
+  constexpr std::uint8_t flags() const noexcept { return static_cast<std::uint8_t>(rest >> 56); }
+  constexpr void set_rank(std::size_t rank) noexcept { rest |= static_cast<std::uint64_t>(rank) << 40; }
+  constexpr void set_handle(DType dtype, std::uint8_t flags) noexcept {
+    rest = (rest & ((std::uint64_t{1} << 48) - 1)) | static_cast<std::uint64_t>(dtype) << 48 |
+           static_cast<std::uint64_t>(flags) << 56;
+  }
+  constexpr std::size_t operator[](std::size_t i) const noexcept {
+    const std::uint64_t high = i == static_cast<std::uint8_t>(rest >> 32) ? rest << 32 : 0;
+    return high | static_cast<std::uint32_t>(low[i / 2] >> (i % 2 * 32));
+  }
+};
+static_assert(sizeof(Extents) == 40);
+
+struct HandleAccess;
+
 }  // namespace detail
 
 class Shape {
  public:
   /// No dimension: one element.
-  constexpr Shape() noexcept : dims_{}, rank_(0) {}
+  constexpr Shape() noexcept = default;
 
-  /// `Shape{40, heads, 128}`; any integers. Throws invalid_argument for negative ones.
+  /// `Shape{40, heads, 128}`; any integers. Throws invalid_argument for negative ones, and for more than one of 2^32 or
+  /// more (they are stored in 32 bits, with one exception).
   template <detail::Extent... Dims>
     requires(sizeof...(Dims) >= 1 && sizeof...(Dims) <= kMaxRank)
-  constexpr Shape(Dims... dims) : dims_{extent(dims)...}, rank_(static_cast<std::uint8_t>(sizeof...(Dims))) {}
+  constexpr Shape(Dims... dims) {
+    if (((static_cast<std::uint64_t>(dims) | ...) >> 32) != 0) [[unlikely]] {
+      *this = make_wide(dims...);
+      return;
+    }
+    // Written out: the loop goes through memory when the compiler does not unroll it.
+    const std::uint64_t values[kMaxRank] = {static_cast<std::uint64_t>(dims)...};
+    extents_.low[0] = values[0] | values[1] << 32;
+    extents_.low[1] = values[2] | values[3] << 32;
+    extents_.low[2] = values[4] | values[5] << 32;
+    extents_.low[3] = values[6] | values[7] << 32;
+    extents_.set_rank(sizeof...(Dims));
+    bool overflow = false;
+    ((overflow |= __builtin_mul_overflow(count_, static_cast<std::size_t>(dims), &count_)), ...);
+    if (overflow) [[unlikely]] count_ = ((dims == 0) || ...) ? 0 : kTooMany;
+  }
 
-  /// Throws invalid_argument for more than 8 extents.
+  /// Throws invalid_argument for more than 8 extents, and as above.
   explicit Shape(std::span<const std::size_t> dims);
   explicit Shape(std::span<const std::int64_t> dims);
 
-  // Only the extents in use are copied: most shapes have four or fewer.
-  constexpr Shape(const Shape& other) noexcept : dims_{}, rank_(other.rank_) { copy_dims(other); }
-  constexpr Shape& operator=(const Shape& other) noexcept {
-    rank_ = other.rank_;
-    copy_dims(other);
-    return *this;
-  }
-
-  constexpr std::size_t rank() const noexcept { return rank_; }
+  constexpr std::size_t rank() const noexcept { return extents_.rank(); }
   /// pre: i < rank().
-  constexpr std::size_t operator[](std::size_t i) const noexcept { return dims_[i]; }
-  constexpr const std::size_t* begin() const noexcept { return dims_.data(); }
-  constexpr const std::size_t* end() const noexcept { return dims_.data() + rank_; }
-  constexpr std::span<const std::size_t> dims() const noexcept { return {dims_.data(), rank_}; }
+  constexpr std::size_t operator[](std::size_t i) const noexcept { return extents_[i]; }
+  /// All extents; those from rank() on are 0.
+  constexpr std::array<std::size_t, kMaxRank> to_array() const noexcept {
+    std::array<std::size_t, kMaxRank> out{};
+    for (std::size_t i = 0; i < rank(); ++i) out[i] = (*this)[i];
+    return out;
+  }
 
   /// Product of the extents. Throws invalid_argument when it does not fit in size_t.
   constexpr std::size_t element_count() const {
-    std::size_t count = 0;
-    if (!count_elements(1, count)) throw_overflow();
-    return count;
+    if (count_ == kTooMany) throw_overflow();
+    return count_;
   }
-
-  /// `out` = `unit` times the product of the extents; false when it does not fit.
-  constexpr bool count_elements(std::size_t unit, std::size_t& out) const noexcept {
-    std::size_t product = unit;
-    bool overflow = false;
-    for (std::size_t i = 0; i < rank_; ++i) overflow |= __builtin_mul_overflow(product, dims_[i], &product);
-    out = product;
-    return !overflow || has_zero(out);
+  /// The same times `unit`, into `out`; false when it does not fit.
+  constexpr bool count_bytes(std::size_t unit, std::size_t& out) const noexcept {
+    return count_ != kTooMany && !__builtin_mul_overflow(count_, unit, &out);
   }
 
   friend constexpr bool operator==(const Shape& a, const Shape& b) noexcept {
-    if (a.rank_ != b.rank_) return false;
-    for (std::size_t i = 0; i < a.rank_; ++i) {
-      if (a.dims_[i] != b.dims_[i]) return false;
+    if (a.rank() != b.rank()) return false;
+    for (std::size_t i = 0; i < a.rank(); ++i) {
+      if (a[i] != b[i]) return false;
     }
     return true;
   }
 
  private:
-  template <detail::Extent T>
-  static constexpr std::size_t extent(T value) {
-    if constexpr (std::signed_integral<T>) {
-      if (value < 0) detail::throw_negative_extent(value);
-    } else if constexpr (sizeof(T) >= sizeof(std::int64_t)) {
-      // DLPack and every array library keep extents in signed 64 bits.
-      if (value > static_cast<std::uint64_t>(INT64_MAX)) detail::throw_large_extent(value);
-    }
-    return static_cast<std::size_t>(value);
+  friend class TypedBuffer;
+  friend class BufferPool;
+  friend struct detail::HandleAccess;
+
+  // Stands for a count over 64 bits; no shape has it, since memory ends long before.
+  static constexpr std::size_t kTooMany = SIZE_MAX;
+
+  constexpr Shape(const detail::Extents& extents, std::size_t count) noexcept : extents_(extents), count_(count) {}
+  // The rare case out of line and by value, so that the common one stays in registers.
+  template <detail::Extent... Dims>
+  [[gnu::noinline]] static Shape make_wide(Dims... dims) {
+    const std::uint64_t values[] = {static_cast<std::uint64_t>(dims)...};
+    const bool negative[] = {detail::is_negative(dims)...};
+    return make(values, negative, sizeof...(Dims));
   }
-  // An extent of zero makes the product zero, whatever the others are.
-  constexpr bool has_zero(std::size_t& out) const noexcept {
-    for (std::size_t i = 0; i < rank_; ++i) {
-      if (dims_[i] == 0) {
-        out = 0;
-        return true;
-      }
-    }
-    return false;
-  }
-  constexpr void copy_dims(const Shape& other) noexcept {
-    for (std::size_t i = 0; i < 4; ++i) dims_[i] = other.dims_[i];
-    if (rank_ > 4) {
-      for (std::size_t i = 4; i < kMaxRank; ++i) dims_[i] = other.dims_[i];
-    }
-  }
+  static Shape make(const std::uint64_t* values, const bool* negative, std::size_t rank);
   [[noreturn]] static void throw_overflow();
 
-  std::array<std::size_t, kMaxRank> dims_;
-  std::uint8_t rank_;
+  detail::Extents extents_;
+  std::size_t count_ = 1;  // Elements.
 };
 
 /// "[40, 128]"
@@ -124,15 +160,30 @@ std::string to_string(const Shape& shape);
 
 namespace detail {
 
+// How handles and the owner of their memory agree on who still uses it.
+//
+//   primary   1 while the first handle exists (the one that alloc() made, wherever it was moved)
+//   shared    number of copies of it
+//
+// The memory is unused when `primary` and then `shared` are read as zero: copies of the first handle were counted before
+// it went, copies of copies keep the count above zero. Dropping the first handle, which is what happens to nearly all
+// buffers, is therefore one plain store; no atomic read-modify-write, no list, no branch on who is last. The owner looks
+// when it wants the memory back (reset, or nothing free).
+//
+// Only an owner that ends has to be told. It marks its slots as orphans, makes every running thread's earlier stores
+// visible (heavy_fence), and looks a last time. A thread that drops a handle looks at `hint` after its store: either the
+// owner saw the store, or the thread sees the mark; then it looks itself. Whoever finds the slot unused and changes
+// `watch` from orphan to claimed frees the memory, once. For this, slots stay mapped for the life of the process.
+
 struct Slot;
 
-// Who gets a slot back.
+// Who owns the memory of slots.
 class SlotOwner {
  public:
   SlotOwner(const SlotOwner&) = delete;
   SlotOwner& operator=(const SlotOwner&) = delete;
-  // The last handle of a slot that was let go (kEscaped) was dropped, by the calling thread, whichever that is.
-  virtual void returned(Slot& slot) noexcept = 0;
+  // The slot was an orphan and nobody uses it now: free its memory. Called by any thread, once a slot.
+  virtual void retire(Slot& slot) noexcept = 0;
   // Work on `stream` was announced by a thread that holds a handle.
   virtual void record_use(Slot& slot, const Stream& stream) = 0;
   // Unique in the life of the process, shared by the owners that one pool has had.
@@ -146,64 +197,94 @@ class SlotOwner {
   std::uint64_t pool_id_;
 };
 
-// Bits of Slot::word beside the count of handles.
-inline constexpr std::uint32_t kEscaped = 1u << 31;        // The last drop calls SlotOwner::returned().
-inline constexpr std::uint32_t kUsedElsewhere = 1u << 30;  // Work on another stream was announced (record_use).
+// Bits of Slot::shared.
+inline constexpr std::uint32_t kUsedElsewhere = 1u << 31;  // Work on another stream was announced (record_use).
 inline constexpr std::uint32_t kCountMask = kUsedElsewhere - 1;
 
 enum class SlotState : std::uint8_t {
   empty,       // Has no memory.
   listed,      // In its owner's list: free, or handed out since the last reset.
-  escaped,     // Still had handles at a reset: comes back when they are dropped.
-  released,    // Given back by release() while other handles exist: comes back when they are dropped.
+  escaped,     // Still had handles at a reset: comes back when they are gone.
+  released,    // Given back by release() while other handles exist: comes back when they are gone.
   registered,  // Not recycled.
 };
 
-// The descriptor behind the handles of one piece of memory: one cache line, so that threads that drop handles of
-// different buffers do not share one. `word` may be written by any thread that holds a handle; `next` by the thread
-// that dropped the last one; everything else by the owner's thread, before the handles exist.
-struct alignas(64) Slot {
-  std::atomic<std::uint32_t> word{0};
-  std::uint32_t index = 0;  // Place in the owner's list.
-  std::byte* host = nullptr;  // Where the host finds the buffer's first byte; null when it has to ask the buffer.
-  SlotOwner* owner = nullptr;
-  Slot* next = nullptr;  // In the list of returned slots, or of empty ones.
-  Buffer buffer;
-  std::size_t byte_len = 0;  // As asked for by the last alloc().
-  std::uint32_t bucket = 0;
-  DType dtype = DType::u8;
+// What a cycle touches of a buffer: 16 bytes, so that 1,750 of them fit in a first-level cache. Any thread that holds a
+// handle may write `primary` and `shared`; the rest is written by the owner's thread while no handle exists.
+struct alignas(16) Slot {
+  std::atomic<std::uint8_t> primary{0};
+  std::atomic<std::uint8_t> hint{0};  // Not 0: whoever drops a handle calls last_look().
+  DType dtype = DType::u8;            // As asked for by the last alloc().
   SlotState state = SlotState::empty;
-  bool owned = true;  // The memory goes back to the allocator at the end; otherwise somebody else frees it.
+  std::atomic<std::uint32_t> shared{0};
+  std::byte* host = nullptr;  // Where the host finds the buffer's first byte; null when it has to ask the buffer.
 };
-static_assert(sizeof(Slot) == 64);
+static_assert(sizeof(Slot) == 16);
 
-struct HandleAccess;
+// The rest of a slot. Written by the owner's thread.
+struct SlotDetail {
+  SlotOwner* owner = nullptr;
+  Slot* next = nullptr;  // Among the slots without memory.
+  Buffer buffer;
+  std::atomic<std::uint32_t> watch{0};  // Generation times 4, and a WatchState.
+  std::uint32_t bucket = 0;
+  std::uint32_t index = 0;  // Place in the owner's list.
+  bool owned = true;        // The memory goes back to the allocator at the end; otherwise somebody else frees it.
+};
+static_assert(sizeof(SlotDetail) == 48);
+
+// One page: a slot's detail is found by its address.
+struct alignas(4096) SlotChunk {
+  static constexpr std::size_t kSlots = 64;
+  Slot slots[kSlots];
+  SlotDetail details[kSlots];
+};
+static_assert(sizeof(SlotChunk) == 4096);
+
+inline SlotDetail& detail_of(const Slot& slot) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(&slot);
+  auto* chunk = reinterpret_cast<SlotChunk*>(address & ~std::uintptr_t{sizeof(SlotChunk) - 1});
+  return chunk->details[(address & (sizeof(SlotChunk) - 1)) / sizeof(Slot)];
+}
+
+// Handles of the slot. 0 is final when no handle is in the caller's hands.
+inline std::size_t handle_count(const Slot& slot) noexcept {
+  const std::size_t primary = slot.primary.load(std::memory_order_acquire);
+  return primary + (slot.shared.load(std::memory_order_acquire) & kCountMask);
+}
+
+// Frees the memory of an orphan that nobody uses; otherwise does nothing. Any thread, any slot.
+void last_look(Slot& slot) noexcept;
+
+inline constexpr std::uint8_t kView = 1;     // Part of a buffer, or another reading of it.
+inline constexpr std::uint8_t kPrimary = 2;  // The handle stands for Slot::primary, otherwise for one of `shared`.
+
+struct HandleBits {
+  Slot* slot = nullptr;
+  // Of the handle's first byte: slot->host plus its offset in the buffer (so the offset alone where host is null).
+  std::uintptr_t address = 0;
+  std::size_t byte_len = 0;
+  Extents extents;  // With dtype and flags.
+};
 
 }  // namespace detail
 
-/// Owns a share of a buffer. 96 bytes; a copy is one atomic increment, a move none.
+/// Owns a share of a buffer. 64 bytes; a copy is one atomic increment, a move none.
 class TypedBuffer {
  public:
   TypedBuffer() noexcept = default;
-  TypedBuffer(const TypedBuffer& other) noexcept
-      : slot_(other.slot_), offset_(other.offset_), byte_len_(other.byte_len_), shape_(other.shape_),
-        dtype_(other.dtype_), view_(other.view_) {
-    if (slot_ != nullptr) slot_->word.fetch_add(1, std::memory_order_relaxed);
-  }
-  TypedBuffer(TypedBuffer&& other) noexcept
-      : slot_(std::exchange(other.slot_, nullptr)), offset_(other.offset_), byte_len_(other.byte_len_),
-        shape_(other.shape_), dtype_(other.dtype_), view_(other.view_) {}
+  TypedBuffer(const TypedBuffer& other) noexcept : bits_(other.bits_) { share(); }
+  TypedBuffer(TypedBuffer&& other) noexcept : bits_(other.bits_) { other.bits_.slot = nullptr; }
   TypedBuffer& operator=(const TypedBuffer& other) noexcept {
-    if (other.slot_ != nullptr) other.slot_->word.fetch_add(1, std::memory_order_relaxed);
-    drop();
-    assign(other);
+    TypedBuffer copy(other);
+    std::swap(bits_, copy.bits_);
     return *this;
   }
   TypedBuffer& operator=(TypedBuffer&& other) noexcept {
     if (this != &other) {
       drop();
-      assign(other);
-      other.slot_ = nullptr;
+      bits_ = other.bits_;
+      other.bits_.slot = nullptr;
     }
     return *this;
   }
@@ -212,32 +293,33 @@ class TypedBuffer {
   /// Drops this handle's share; the handle is empty afterwards.
   void reset() noexcept {
     drop();
-    slot_ = nullptr;
+    bits_.slot = nullptr;
   }
 
-  explicit operator bool() const noexcept { return slot_ != nullptr; }
+  explicit operator bool() const noexcept { return bits_.slot != nullptr; }
 
   // Of an empty handle: 0, 0, a scalar shape, u8.
-  std::size_t byte_len() const noexcept { return slot_ != nullptr ? byte_len_ : 0; }
-  std::size_t element_count() const noexcept { return slot_ != nullptr ? byte_len_ / size_of(dtype_) : 0; }
-  Shape shape() const noexcept { return slot_ != nullptr ? shape_ : Shape(); }
-  DType dtype() const noexcept { return slot_ != nullptr ? dtype_ : DType::u8; }
+  std::size_t byte_len() const noexcept { return *this ? bits_.byte_len : 0; }
+  std::size_t element_count() const noexcept { return *this ? bits_.byte_len / size_of(bits_.extents.dtype()) : 0; }
+  Shape shape() const noexcept { return *this ? Shape(bits_.extents, element_count()) : Shape(); }
+  DType dtype() const noexcept { return *this ? bits_.extents.dtype() : DType::u8; }
   /// Whether this is a part (or another reading) of a buffer; such handles cannot be released to the pool.
-  bool is_view() const noexcept { return slot_ != nullptr && view_; }
+  bool is_view() const noexcept { return *this && (bits_.extents.flags() & detail::kView) != 0; }
   /// Handles of the same memory, this one included. Other threads may change it at once.
-  std::size_t use_count() const noexcept {
-    return slot_ != nullptr ? slot_->word.load(std::memory_order_relaxed) & detail::kCountMask : 0;
-  }
+  std::size_t use_count() const noexcept { return *this ? detail::handle_count(*bits_.slot) : 0; }
   /// Whether two handles keep the same piece of memory alive.
-  bool shares_memory(const TypedBuffer& other) const noexcept { return slot_ != nullptr && slot_ == other.slot_; }
+  bool shares_memory(const TypedBuffer& other) const noexcept { return *this && bits_.slot == other.bits_.slot; }
 
   /// The underlying buffer and this handle's start in it, in bytes: what kernels are given.
-  Buffer buffer() const noexcept { return slot_ != nullptr ? slot_->buffer : Buffer(); }
-  std::size_t byte_offset() const noexcept { return slot_ != nullptr ? offset_ : 0; }
-  /// Address for the host. On a device without common memory see Buffer::raw_ptr(). Null for an empty handle.
+  Buffer buffer() const noexcept { return *this ? detail::detail_of(*bits_.slot).buffer : Buffer(); }
+  std::size_t byte_offset() const noexcept {
+    return *this ? bits_.address - reinterpret_cast<std::uintptr_t>(bits_.slot->host) : 0;
+  }
+  /// Address for the host; null for an empty handle. Off the CPU it is that of Buffer::raw_ptr(), with its effects.
   std::byte* data() const {
-    if (slot_ == nullptr) return nullptr;
-    return (slot_->host != nullptr ? slot_->host : host_address()) + offset_;
+    if (!*this) return nullptr;
+    if (bits_.slot->host == nullptr) return foreign_data();
+    return reinterpret_cast<std::byte*>(bits_.address);
   }
 
   /// `elements` elements of the same dtype from `byte_offset` on, one-dimensional. The view keeps the memory alive.
@@ -254,10 +336,10 @@ class TypedBuffer {
     requires(Element<std::remove_const_t<T>> || std::same_as<std::remove_const_t<T>, std::byte>)
   std::span<T> as_span() const {
     if constexpr (std::same_as<std::remove_const_t<T>, std::byte>) {
-      return {checked_data(dtype_, 1), byte_len_};
+      return {checked_data(bits_.extents.dtype(), 1), bits_.byte_len};
     } else {
       std::byte* bytes = checked_data(dtype_of<std::remove_const_t<T>>, alignof(T));
-      return {reinterpret_cast<T*>(bytes), byte_len_ / sizeof(T)};
+      return {reinterpret_cast<T*>(bytes), bits_.byte_len / sizeof(T)};
     }
   }
 
@@ -267,36 +349,37 @@ class TypedBuffer {
  private:
   friend struct detail::HandleAccess;
 
-  TypedBuffer(detail::Slot* slot, std::size_t offset, std::size_t byte_len, DType dtype, const Shape& shape,
-              bool view) noexcept
-      : slot_(slot), offset_(offset), byte_len_(byte_len), shape_(shape), dtype_(dtype), view_(view) {}
+  TypedBuffer(detail::Slot* slot, std::uintptr_t address, std::size_t byte_len, const detail::Extents& extents,
+              DType dtype) noexcept
+      : bits_{slot, address, byte_len, extents} {
+    bits_.extents.set_handle(dtype, detail::kPrimary);
+  }
 
+  void share() noexcept {
+    if (!*this) return;
+    bits_.slot->shared.fetch_add(1, std::memory_order_relaxed);
+    bits_.extents.set_handle(bits_.extents.dtype(), bits_.extents.flags() & ~detail::kPrimary & 0xFF);
+  }
   void drop() noexcept {
-    if (slot_ == nullptr) return;
-    const std::uint32_t before = slot_->word.fetch_sub(1, std::memory_order_acq_rel);
-    // Not escaped: from here on the slot is its owner's, it must not be touched.
-    if ((before & (detail::kEscaped | detail::kCountMask)) == (detail::kEscaped | 1)) [[unlikely]] {
-      slot_->owner->returned(*slot_);
+    detail::Slot* slot = bits_.slot;
+    if (slot == nullptr) return;
+    if ((bits_.extents.flags() & detail::kPrimary) != 0) {
+      slot->primary.store(0, std::memory_order_release);
+    } else {
+      slot->shared.fetch_sub(1, std::memory_order_acq_rel);
+    }
+    // The processor's half of this fence is the owner's heavy_fence().
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (slot->hint.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+      detail::last_look(*slot);
     }
   }
-  void assign(const TypedBuffer& other) noexcept {
-    slot_ = other.slot_;
-    offset_ = other.offset_;
-    byte_len_ = other.byte_len_;
-    shape_ = other.shape_;
-    dtype_ = other.dtype_;
-    view_ = other.view_;
-  }
-  std::byte* host_address() const;
+  std::byte* foreign_data() const;
   std::byte* checked_data(DType wanted, std::size_t alignment) const;
 
-  detail::Slot* slot_ = nullptr;
-  std::size_t offset_ = 0;    // Bytes from the start of slot_->buffer.
-  std::size_t byte_len_ = 0;
-  [[no_unique_address]] Shape shape_;
-  DType dtype_ = DType::u8;
-  bool view_ = false;
+  detail::HandleBits bits_;
 };
+static_assert(sizeof(TypedBuffer) == 64);
 
 /// "f32[40, 128], 20480 bytes"
 std::string to_string(const TypedBuffer& buffer);
@@ -304,14 +387,13 @@ std::string to_string(const TypedBuffer& buffer);
 namespace detail {
 // For owners of slots: makes and opens handles.
 struct HandleAccess {
-  // pre: the slot's count already has this handle's share.
+  // The first handle of a slot, `offset` bytes into its buffer. pre: `primary` is set.
   static TypedBuffer make(Slot* slot, std::size_t offset, std::size_t byte_len, DType dtype,
                           const Shape& shape) noexcept {
-    return TypedBuffer(slot, offset, byte_len, dtype, shape, false);
+    return TypedBuffer(slot, reinterpret_cast<std::uintptr_t>(slot->host) + offset, byte_len, shape.extents_, dtype);
   }
-  static Slot* slot(const TypedBuffer& handle) noexcept { return handle.slot_; }
-  // The handle becomes empty; its share of the count goes to the caller.
-  static Slot* take(TypedBuffer& handle) noexcept { return std::exchange(handle.slot_, nullptr); }
+  static Slot* slot(const TypedBuffer& handle) noexcept { return handle.bits_.slot; }
+  static void forget(TypedBuffer& handle) noexcept { handle.bits_.slot = nullptr; }
 };
 }  // namespace detail
 

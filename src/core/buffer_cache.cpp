@@ -1,3 +1,4 @@
+// Classes, ages and the hash table of the whole-buffer cache. Picture, contract and locking are in buffer_cache.hpp.
 #include "core/buffer_cache.hpp"
 
 #include <algorithm>

@@ -21,10 +21,11 @@ std::int64_t Figures::sum(std::atomic<std::int64_t> Account::* field) const {
   return total;
 }
 
-void Figures::add_shared(std::int64_t bytes, std::int64_t count) {
+bool Figures::add_shared(std::int64_t bytes, std::int64_t count) {
   shared_.count.fetch_add(count, std::memory_order_relaxed);
   const std::int64_t now = shared_.bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (now > shared_.high.load(std::memory_order_relaxed)) checkpoint();
+  return now < shared_.low.load(std::memory_order_relaxed);
 }
 
 std::uint64_t Figures::peak() const {

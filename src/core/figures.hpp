@@ -47,8 +47,8 @@ class Figures {
 
   // The account must live as long as the figures.
   void attach(Account& account);
-  // For callers without an account of their own; any thread.
-  void add_shared(std::int64_t bytes, std::int64_t count);
+  // For callers without an account of their own; any thread. Whether the common account is now below its floor.
+  bool add_shared(std::int64_t bytes, std::int64_t count);
 
   std::uint64_t active() const { return clamp(sum(&Account::bytes)); }
   std::uint64_t live_buffers() const { return clamp(sum(&Account::count)); }

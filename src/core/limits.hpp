@@ -15,14 +15,14 @@ class Limits {
   std::uint64_t memory() const { return memory_.load(std::memory_order_relaxed); }
   std::uint64_t set_memory(std::uint64_t bytes) { return memory_.exchange(bytes, std::memory_order_relaxed); }
 
-  // Follows the memory limit until it is set.
+  // Follows the memory limit until it is set to something else.
   std::uint64_t cache() const {
     const std::uint64_t set = cache_.load(std::memory_order_relaxed);
     return set == kFollow ? memory() : set;
   }
   std::uint64_t set_cache(std::uint64_t bytes) {
     const std::uint64_t before = cache();
-    cache_.store(std::min(bytes, kFollow - 1), std::memory_order_relaxed);
+    cache_.store(bytes == memory() ? kFollow : std::min(bytes, kFollow - 1), std::memory_order_relaxed);
     return before;
   }
   // Whether the cache limit can be what holds memory back: below the memory limit, which bounds the cache anyway.

@@ -1,3 +1,4 @@
+// The whole-buffer cache: its rules one by one, and random operations beside a simple cache.
 #include "core/buffer_cache.hpp"
 
 #include <gtest/gtest.h>

@@ -1,0 +1,111 @@
+# tests/<folder>/**/*_test.cpp become one program a folder (cistern_tests_<folder>), GoogleTest cases found by CTest and
+# labelled with the folder's name. Besides:
+#   tests/support/*.cpp    code that all test programs share
+#   tests/standin/<name>/  one shared library each, which stands in for a vendor's library and is loaded by name;
+#                          tests find it through CISTERN_STANDIN_DIR
+#   tests/programs/*.cpp   programs of their own (exit, fork, static destructors): a test each, exit status 0 expected
+# Other .cpp files of a folder belong to that folder's program.
+set(CISTERN_TEST_FOLDERS "" CACHE STRING "Folders of tests/ to build; all when empty")
+find_package(GTest REQUIRED)
+include(GoogleTest)
+find_package(Python3 COMPONENTS Interpreter)
+
+set(cistern_tests_dir ${PROJECT_SOURCE_DIR}/tests)
+set(cistern_standin_dir ${PROJECT_BINARY_DIR}/standin)
+
+function(cistern_configure_test target)
+  cistern_configure_internal(${target})
+  target_include_directories(${target} PRIVATE ${cistern_tests_dir})
+  target_compile_definitions(${target} PRIVATE CISTERN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                             CISTERN_STANDIN_DIR="${cistern_standin_dir}")
+  target_link_libraries(${target} PRIVATE cistern ${CMAKE_DL_LIBS})
+  foreach(library cistern_trace cistern_tools)
+    if(TARGET ${library})
+      target_link_libraries(${target} PRIVATE ${library})
+    endif()
+  endforeach()
+  if(TARGET cistern_trace)
+    target_link_libraries(${target} PRIVATE fmt::fmt nlohmann_json::nlohmann_json ZLIB::ZLIB)
+  endif()
+  if(TARGET cistern_cli)
+    target_compile_definitions(${target} PRIVATE CISTERN_CLI="$<TARGET_FILE:cistern_cli>")
+    add_dependencies(${target} cistern_cli)
+  endif()
+endfunction()
+
+# Stand-ins for vendor libraries.
+file(GLOB standins LIST_DIRECTORIES true CONFIGURE_DEPENDS ${cistern_tests_dir}/standin/*)
+set(cistern_standins)
+foreach(folder IN LISTS standins)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  if(IS_DIRECTORY ${folder} AND sources)
+    get_filename_component(name ${folder} NAME)
+    add_library(cistern_standin_${name} SHARED ${sources})
+    cistern_configure_internal(cistern_standin_${name})
+    target_include_directories(cistern_standin_${name} PRIVATE ${cistern_tests_dir})
+    target_link_libraries(cistern_standin_${name} PRIVATE Threads::Threads)
+    set_target_properties(cistern_standin_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${cistern_standin_dir})
+    list(APPEND cistern_standins cistern_standin_${name})
+  endif()
+endforeach()
+
+file(GLOB_RECURSE support_sources CONFIGURE_DEPENDS ${cistern_tests_dir}/support/*.cpp)
+list(FILTER support_sources EXCLUDE REGEX "_test\\.cpp$")
+if(support_sources)
+  add_library(cistern_test_support STATIC ${support_sources})
+  cistern_configure_test(cistern_test_support)
+  target_link_libraries(cistern_test_support PUBLIC GTest::gtest)
+endif()
+
+# One program a folder.
+file(GLOB folders LIST_DIRECTORIES true CONFIGURE_DEPENDS ${cistern_tests_dir}/*)
+foreach(folder IN LISTS folders)
+  get_filename_component(name ${folder} NAME)
+  if(NOT IS_DIRECTORY ${folder} OR name MATCHES "^(consumer|programs)$"
+     OR (CISTERN_TEST_FOLDERS AND NOT name IN_LIST CISTERN_TEST_FOLDERS))
+    continue()
+  endif()
+  if(name MATCHES "^(support|standin)$")
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*_test.cpp)
+  else()
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  endif()
+  if(NOT sources MATCHES "_test\\.cpp")
+    continue()
+  endif()
+  set(target cistern_tests_${name})
+  add_executable(${target} ${sources})
+  cistern_configure_test(${target})
+  target_link_libraries(${target} PRIVATE GTest::gtest GTest::gtest_main)
+  if(TARGET cistern_test_support)
+    target_link_libraries(${target} PRIVATE cistern_test_support)
+  endif()
+  if(cistern_standins)
+    add_dependencies(${target} ${cistern_standins})
+  endif()
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  gtest_discover_tests(${target} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS ${name} TIMEOUT 900)
+endforeach()
+
+# Programs of their own.
+file(GLOB program_sources CONFIGURE_DEPENDS ${cistern_tests_dir}/programs/*.cpp)
+foreach(source IN LISTS program_sources)
+  get_filename_component(stem ${source} NAME_WE)
+  add_executable(cistern_program_${stem} ${source})
+  cistern_configure_test(cistern_program_${stem})
+  set_target_properties(cistern_program_${stem} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME program.${stem} COMMAND cistern_program_${stem})
+  set_tests_properties(program.${stem} PROPERTIES LABELS programs TIMEOUT 300)
+endforeach()
+
+# Checks of the tree itself.
+if(Python3_FOUND)
+  file(GLOB script_tests CONFIGURE_DEPENDS ${cistern_tests_dir}/scripts/*_test.py)
+  foreach(script IN LISTS script_tests)
+    get_filename_component(stem ${script} NAME_WE)
+    add_test(NAME scripts.${stem} COMMAND ${Python3_EXECUTABLE} ${script})
+    set_tests_properties(scripts.${stem} PROPERTIES LABELS scripts TIMEOUT 120)
+  endforeach()
+endif()

@@ -1,0 +1,192 @@
+/* C interface to Cistern: everything that the C++ interface does, for C and for other languages. Plain C99.
+ *
+ * Versioning: structs that may grow carry their size; functions are never changed or removed within a major version.
+ * Errors: functions return a status. On anything but CISTERN_OK nothing was changed, and cistern_last_error() has the text,
+ * per thread, until the thread's next failing call. No C++ exception leaves this interface.
+ * Units are bytes. All functions are thread-safe, except that a pool is used by one thread at a time. */
+#ifndef CISTERN_C_H
+#define CISTERN_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CISTERN_C_VERSION_MAJOR 1
+#define CISTERN_C_VERSION_MINOR 0
+
+typedef enum cistern_status {
+  CISTERN_OK = 0,
+  CISTERN_INVALID_ARGUMENT = 1, /* Misuse: double free, foreign pointer, wrong device, bad size. */
+  CISTERN_OUT_OF_MEMORY = 2,
+  CISTERN_DRIVER_ERROR = 3, /* The system or the vendor's library failed otherwise. */
+  CISTERN_INTERNAL_ERROR = 4
+} cistern_status;
+
+/* (major << 16) | minor of the library that is loaded. */
+uint32_t cistern_c_version(void);
+/* "0.1.0" */
+const char* cistern_version_string(void);
+/* Text of this thread's last failure; "" when there was none. Never null. */
+const char* cistern_last_error(void);
+
+/* --- Devices ---------------------------------------------------------------------------------------------------------- */
+
+typedef enum cistern_device_type {
+  CISTERN_CPU = 0,
+  CISTERN_CUDA = 1,
+  CISTERN_METAL = 2,
+  CISTERN_MODEL = 3
+} cistern_device_type;
+
+typedef struct cistern_device {
+  int32_t type; /* cistern_device_type */
+  int32_t index;
+} cistern_device;
+
+int cistern_device_available(cistern_device device);
+cistern_status cistern_get_default_device(cistern_device* out);
+cistern_status cistern_set_default_device(cistern_device device);
+/* Reads "cpu", "cuda:1". */
+cistern_status cistern_parse_device(const char* text, cistern_device* out);
+
+/* --- Streams ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct cistern_stream cistern_stream; /* Made by cistern_stream_open, ended by cistern_stream_close. */
+
+/* `native` is a cudaStream_t or id<MTLCommandQueue>; null is the device's default stream. */
+cistern_status cistern_stream_open(cistern_device device, void* native, cistern_stream** out);
+/* Ends the handle, not the stream. Null is allowed. */
+void cistern_stream_close(cistern_stream* stream);
+uint64_t cistern_stream_id(const cistern_stream* stream);
+/* Says that the stream itself was destroyed by its owner. */
+cistern_status cistern_stream_destroyed(const cistern_stream* stream);
+
+/* --- Buffers ---------------------------------------------------------------------------------------------------------- */
+
+/* A handle; copy it freely. All zero is the null buffer. */
+typedef struct cistern_buffer {
+  void* block;
+  uint64_t serial;
+} cistern_buffer;
+
+/* Memory that host and device reach. */
+cistern_status cistern_malloc(cistern_device device, size_t bytes, cistern_buffer* out);
+/* Memory for work submitted to the stream from now on. */
+cistern_status cistern_malloc_on(const cistern_stream* stream, size_t bytes, cistern_buffer* out);
+/* Nothing happens for a null buffer. */
+cistern_status cistern_free(cistern_buffer buffer);
+/* In the order of `stream` instead of the allocating one. */
+cistern_status cistern_free_on(cistern_buffer buffer, const cistern_stream* stream);
+/* By address alone. A null address is allowed. */
+cistern_status cistern_free_raw(cistern_device device, void* ptr);
+/* The live buffer that starts at `ptr`; the null buffer when there is none. */
+cistern_status cistern_find(cistern_device device, const void* ptr, cistern_buffer* out);
+cistern_status cistern_record_use(cistern_buffer buffer, const cistern_stream* stream);
+/* A view of other memory; the null buffer when the device cannot reach it as it is. */
+cistern_status cistern_make_buffer(cistern_device device, void* ptr, size_t bytes, cistern_buffer* out);
+cistern_status cistern_release(cistern_buffer view);
+
+int cistern_buffer_live(cistern_buffer buffer);
+void* cistern_buffer_ptr(cistern_buffer buffer);
+size_t cistern_buffer_offset(cistern_buffer buffer);
+size_t cistern_buffer_size(cistern_buffer buffer);
+cistern_device cistern_buffer_device(cistern_buffer buffer);
+/* Pointer for the host; may move device-only memory first. */
+cistern_status cistern_buffer_raw_ptr(cistern_buffer buffer, void** out);
+
+/* --- Figures and limits ----------------------------------------------------------------------------------------------- */
+
+typedef struct cistern_stats {
+  size_t struct_size; /* Set by the caller to sizeof(cistern_stats); fields beyond it are not written. */
+  uint64_t active, peak_active;
+  uint64_t reserved, peak_reserved;
+  uint64_t cached, views;
+  uint64_t memory_limit, cache_limit, wired_limit, total_memory;
+  uint64_t live_buffers;
+  uint64_t handles, handles_created, handles_moved, handles_released, handles_split;
+  uint64_t driver_calls, host_waits, late_double_frees;
+} cistern_stats;
+
+cistern_status cistern_get_stats(cistern_device device, cistern_stats* out);
+cistern_status cistern_reset_peaks(cistern_device device);
+/* `previous` may be null. */
+cistern_status cistern_set_memory_limit(cistern_device device, size_t bytes, size_t* previous);
+cistern_status cistern_set_cache_limit(cistern_device device, size_t bytes, size_t* previous);
+cistern_status cistern_set_wired_limit(cistern_device device, size_t bytes, size_t* previous);
+cistern_status cistern_clear_cache(cistern_device device);
+
+typedef enum cistern_memory_option {
+  CISTERN_ZERO_ON_ALLOC = 1,
+  CISTERN_ZERO_ON_REUSE = 2,
+  CISTERN_POISON_ON_FREE = 4
+} cistern_memory_option;
+/* `options` is a sum of cistern_memory_option values; `previous` may be null. */
+cistern_status cistern_set_memory_options(cistern_device device, uint32_t options, uint32_t* previous);
+
+/* Called before an allocation fails, without a lock held. Return non-zero when memory was freed. */
+typedef int (*cistern_out_of_memory_callback)(cistern_device device, size_t bytes, void* context);
+cistern_status cistern_add_out_of_memory_callback(cistern_out_of_memory_callback callback, void* context, uint64_t* id);
+cistern_status cistern_remove_out_of_memory_callback(uint64_t id);
+
+/* Buffers that this thread allocates count under the innermost tag. Push and pop in pairs. */
+cistern_status cistern_push_tag(const char* name);
+cistern_status cistern_pop_tag(void);
+/* Active and peak bytes of a tag; CISTERN_INVALID_ARGUMENT for a name that was never used. Either result may be null. */
+cistern_status cistern_get_tag(cistern_device device, const char* name, uint64_t* active, uint64_t* peak);
+
+/* --- Arena pool ------------------------------------------------------------------------------------------------------- */
+
+typedef struct cistern_pool cistern_pool;
+typedef struct cistern_tensor cistern_tensor; /* One handle to a pool's buffer. */
+
+typedef enum cistern_bucketing {
+  CISTERN_POWER_OF_TWO = 0,
+  CISTERN_EIGHT_STEPS = 1,
+  CISTERN_EXACT = 2
+} cistern_bucketing;
+
+/* DLPack's data type: code, bits, lanes. */
+typedef struct cistern_dtype {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+} cistern_dtype;
+
+/* `stream` null: the device's default stream. */
+cistern_status cistern_pool_create(cistern_device device, const cistern_stream* stream, cistern_bucketing bucketing,
+                                   cistern_pool** out);
+/* Handles stay valid. Null is allowed. */
+void cistern_pool_destroy(cistern_pool* pool);
+cistern_status cistern_pool_alloc(cistern_pool* pool, size_t byte_len, cistern_dtype dtype, const int64_t* shape,
+                                  size_t rank, cistern_tensor** out);
+/* Gives the buffer back; the handle is ended, also on failure. */
+cistern_status cistern_pool_release(cistern_pool* pool, cistern_tensor* tensor);
+/* `fail_on_escape` non-zero: CISTERN_INVALID_ARGUMENT when handles are still held, nothing changed. */
+cistern_status cistern_pool_reset(cistern_pool* pool, int fail_on_escape);
+cistern_status cistern_pool_clear(cistern_pool* pool);
+
+typedef struct cistern_pool_counts {
+  size_t struct_size; /* Set by the caller. */
+  uint64_t free_count, free_bytes, in_use_count, in_use_bytes, escaped_count, total_count, total_bytes;
+} cistern_pool_counts;
+cistern_status cistern_pool_get_counts(cistern_pool* pool, cistern_pool_counts* out);
+
+/* Drops the handle. Null is allowed. */
+void cistern_tensor_drop(cistern_tensor* tensor);
+cistern_status cistern_tensor_share(const cistern_tensor* tensor, cistern_tensor** out);
+cistern_buffer cistern_tensor_buffer(const cistern_tensor* tensor);
+size_t cistern_tensor_byte_offset(const cistern_tensor* tensor);
+size_t cistern_tensor_byte_len(const cistern_tensor* tensor);
+cistern_dtype cistern_tensor_dtype(const cistern_tensor* tensor);
+/* Writes up to `capacity` extents and returns the rank. */
+size_t cistern_tensor_shape(const cistern_tensor* tensor, int64_t* extents, size_t capacity);
+cistern_status cistern_tensor_data(const cistern_tensor* tensor, void** out);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CISTERN_C_H */

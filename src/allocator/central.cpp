@@ -1,0 +1,311 @@
+// Streams and blocks under the device's lock: what goes out, and what comes back.
+#include "allocator/central.hpp"
+
+#include <algorithm>
+
+#include "allocator/defaults.hpp"
+#include "allocator/thread_state.hpp"
+#include "cistern/error.hpp"
+
+namespace cistern::allocation {
+
+using core::Block;
+using core::BlockPool;
+using core::Chain;
+using core::HeapNode;
+using drivers::Status;
+
+Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type)
+    : driver_(std::move(driver)),
+      capabilities_(driver_->capabilities()),
+      config_(config),
+      front_(front),
+      classes_(capabilities_.alignment),
+      pool_(front, capabilities_.block_objects || !capabilities_.host_accessible),
+      work_(*driver_, streams_),
+      host_(*driver_),
+      limits_(default_memory_limit(type, capabilities_)) {
+  // The default stream has entry 0, without a call to the driver: its native handle is null everywhere.
+  StreamHeap& heap = new_heap();
+  streams_.add(UINT64_MAX, nullptr, &heap, heap.number);
+}
+
+Central::~Central() {
+  for (const auto& heap : heaps_) {
+    forget_heap(heap->number);
+    give_heap_number(heap->number);
+  }
+  work_.wait_for_all();
+  settle_host();
+  drop_host_cache();
+  pool_.for_each([&](Block* block) {
+    const bool in_use = block->serial.load(std::memory_order_relaxed) % 2 != 0 || block->home != nullptr;
+    if (!in_use) return;
+    if ((block->flags & core::kBlockView) != 0) {
+      end_view(block);
+    } else if ((block->flags & core::kBlockHost) != 0) {
+      host_.destroy(*block);
+    } else {
+      drop_object(block);
+      if ((block->flags & core::kBlockSlab) != 0) return;
+      auto* node = static_cast<HeapNode*>(block->home);
+      node->heap->free(node);
+    }
+  });
+  for (const auto& heap : heaps_) {
+    heap->slabs.for_each([](const core::Slab& slab) { slab.node->heap->free(slab.node); });
+    if (heap->pages != nullptr) heap->pages->collect();
+  }
+  if (group_ != nullptr) group_->trim(0, true);
+  group_.reset();
+  for (const auto& heap : heaps_) {
+    if (heap->range != 0 && capabilities_.virtual_memory) driver_->unreserve(heap->base, heap->range);
+  }
+  while (caches_ != nullptr) {
+    core::ThreadCache* cache = caches_;
+    caches_ = cache->next;
+    delete cache;
+  }
+}
+
+// --- Streams --------------------------------------------------------------------------------------------------------
+
+StreamHeap& Central::new_heap() {
+  const auto index = static_cast<std::uint32_t>(heaps_.size());
+  heaps_.reserve(heaps_.size() + 1);
+  spare_heaps_.reserve(heaps_.size() + 1);
+  const std::uint32_t number = take_heap_number();
+  try {
+    heaps_.push_back(std::make_unique<StreamHeap>(*driver_, work_, ledger_, classes_, pool_, index, number));
+  } catch (const std::bad_alloc&) {
+    give_heap_number(number);
+    throw;
+  }
+  return *heaps_.back();
+}
+
+StreamEntry& Central::stream(const Lock&, void* native) {
+  if (native == nullptr) return *streams_.at(0);
+  const std::uint64_t id = driver_->stream_id(native);
+  if (StreamEntry* known = streams_.find(id)) return *known;
+  StreamHeap* heap = heaps_.front().get();
+  if (capabilities_.asynchronous) {
+    if (spare_heaps_.empty()) {
+      heap = &new_heap();
+    } else {
+      heap = spare_heaps_.back();
+      spare_heaps_.pop_back();
+      if (!work_.order(heap->native, native)) work_.wait_for_all();
+      ledger_.forget(heap->index);
+    }
+    heap->native = native;
+  }
+  StreamEntry* entry = streams_.add(id, native, heap, heap->number);
+  if (entry == nullptr) {
+    heap->native = nullptr;
+    if (capabilities_.asynchronous) spare_heaps_.push_back(heap);
+    throw cistern::invalid_argument("cistern: too many streams are alive; say stream_destroyed() for those that are gone");
+  }
+  return *entry;
+}
+
+void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
+  if (entry.slot == 0) return;
+  drain(lock);
+  // From here on the default stream stands for it: its work comes after all of the old stream's.
+  if (!work_.order(entry.native, nullptr)) work_.wait_for_all();
+  uses_.replace_stream(entry.slot, 0);
+  if (capabilities_.asynchronous) {
+    entry.heap->native = nullptr;
+    ledger_.forget(entry.heap->index);
+    spare_heaps_.push_back(entry.heap);
+  }
+  streams_.remove(entry);
+}
+
+// --- Out ------------------------------------------------------------------------------------------------------------
+
+Block* Central::take_small_ready(const Lock&, StreamHeap& heap, std::uint8_t bin) {
+  Block* block = heap.slabs.take(bin);
+  if (block != nullptr && capabilities_.block_objects && (block->flags & core::kBlockObject) == 0) {
+    const auto* slab = static_cast<const core::Slab*>(block->home);
+    const std::uint64_t inside = address_of(block) - slab->base.load(std::memory_order_relaxed);
+    if (!make_object(heap, slab->node->offset + inside, block)) {
+      heap.slabs.give(block);
+      return nullptr;
+    }
+  }
+  return block;
+}
+
+Block* Central::take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin, const void* thread) {
+  if (Block* block = take_small_ready(lock, heap, bin)) return block;
+  const std::size_t bytes = classes_.slab_bytes(bin);
+  HeapNode* node = place(lock, heap, bytes, std::size_t{1} << core::BlockIndex::kGranuleBits, thread);
+  if (node == nullptr) return nullptr;
+  const std::uint64_t address = heap.backing.address_of(node->offset);
+  core::Slab* slab = heap.slabs.add(bin, node, address);
+  if (slab == nullptr || !index_.insert(address, bytes, slab)) {
+    if (slab != nullptr) heap.slabs.release(slab);
+    heap.pages->free(node);
+    return nullptr;
+  }
+  return take_small_ready(lock, heap, bin);
+}
+
+Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
+                           const void* thread) {
+  Block* block = pool_.take();
+  if (block == nullptr) return nullptr;
+  // Never less than a granule of the index, which knows one block a granule.
+  const std::uint64_t wanted = std::max(bytes, std::uint64_t{1} << core::BlockIndex::kGranuleBits);
+  HeapNode* node = place(lock, heap, wanted, alignment, thread);
+  if (node == nullptr) {
+    pool_.give(block);
+    return nullptr;
+  }
+  node->block = block;
+  block->home = node;
+  block->address.store(heap.backing.address_of(node->offset), std::memory_order_relaxed);
+  block->capacity = node->size;
+  block->flags = 0;
+  if (!index_.insert(address_of(block), block) || !make_object(heap, node->offset, block)) {
+    index_.erase(address_of(block));
+    heap.pages->free(node);
+    pool_.give(block);
+    return nullptr;
+  }
+  return block;
+}
+
+bool Central::make_object(StreamHeap& heap, std::uint64_t offset, Block* block) {
+  if (!capabilities_.block_objects) return true;
+  std::uint64_t inside = 0;
+  const drivers::Segment* segment = heap.backing.segment_of(offset, inside);
+  if (segment == nullptr) return false;
+  core::BlockObject& object = *BlockPool::object_of(block);
+  // Without an object of its own (the device allows only so many) a block is an offset in the segment's.
+  const bool own = driver_->create_object(*segment, inside, block->capacity, object.object) == Status::ok;
+  if (!own) object.object = segment->object;
+  object.offset = own ? 0 : inside;
+  block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject | (own ? core::kBlockOwnObject : 0));
+  return true;
+}
+
+void Central::drop_object(Block* block) {
+  if ((block->flags & core::kBlockOwnObject) != 0) driver_->destroy_object(BlockPool::object_of(block)->object);
+  if (BlockPool::object_of(block) != nullptr) *BlockPool::object_of(block) = {};
+  block->flags = static_cast<std::uint8_t>(block->flags & ~(core::kBlockObject | core::kBlockOwnObject));
+}
+
+// --- Back -----------------------------------------------------------------------------------------------------------
+
+StreamHeap& Central::heap_of(const Block* block) const {
+  if (heaps_.size() == 1) return *heaps_.front();
+  const HeapNode* node = (block->flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(block->home)->node
+                                                                : static_cast<const HeapNode*>(block->home);
+  return *by_pages_.at(node->heap);
+}
+
+void Central::give_later(const Chain& chain) {
+  if (chain.head == nullptr) return;
+  Block* head = inbox_.load(std::memory_order_relaxed);
+  do {
+    chain.tail->next = head;
+  } while (!inbox_.compare_exchange_weak(head, chain.head, std::memory_order_release, std::memory_order_relaxed));
+}
+
+void Central::drain(const Lock& lock) {
+  if (!has_returned()) return;
+  Block* block = inbox_.exchange(nullptr, std::memory_order_acquire);
+  while (block != nullptr) {
+    Block* const following = block->next;
+    give(lock, block);
+    block = following;
+  }
+}
+
+bool Central::order_uses(Block* block) {
+  const std::vector<std::uint32_t> streams = uses_.take(block);
+  if (streams.empty()) return true;
+  void* const native = (block->flags & core::kBlockHost) != 0 ? nullptr : heap_of(block).native;
+  bool ordered = true;
+  for (const std::uint32_t stream : streams) {
+    const StreamEntry* entry = streams_.at(stream);
+    ordered = ordered && (entry == nullptr || work_.order(entry->native, native));
+  }
+  if (ordered || work_.wait_for_all()) return true;
+  for (const std::uint32_t stream : streams) uses_.add(block, stream);
+  return false;
+}
+
+void Central::give(const Lock&, Block* block) {
+  block->owner.store(&core::central_owner, std::memory_order_relaxed);
+  const bool used_elsewhere = uses_.contains(block);
+  if ((block->flags & core::kBlockHost) != 0) {
+    if (used_elsewhere) uses_.take(block);
+    keep_host(block, used_elsewhere);
+    return;
+  }
+  if (used_elsewhere && !order_uses(block)) {
+    Chain again;
+    again.push(block);
+    give_later(again);
+    return;
+  }
+  StreamHeap& heap = heap_of(block);
+  work_.new_frees();
+  ledger_.freed(heap.index);
+  if (poison_.load(std::memory_order_relaxed) && capabilities_.asynchronous) {
+    driver_->fill(address_of(block), kPoison, block->capacity, heap.native);
+  }
+  if ((block->flags & core::kBlockSlab) != 0) {
+    if (core::Slab* slab = heap.slabs.give(block)) release_slab(heap, slab);
+    return;
+  }
+  auto* node = static_cast<HeapNode*>(block->home);
+  drop_object(block);
+  index_.erase(address_of(block));
+  node->block = nullptr;
+  heap.pages->free(node);
+  pool_.give(block);
+}
+
+void Central::release_slab(StreamHeap& heap, core::Slab* slab) {
+  if (capabilities_.block_objects) {
+    for (std::uint32_t i = 0; i < slab->carved; ++i) drop_object(slab->blocks[i].load(std::memory_order_relaxed));
+  }
+  index_.erase(slab->base.load(std::memory_order_relaxed), classes_.slab_bytes(slab->bin));
+  heap.pages->free(heap.slabs.release(slab));
+}
+
+Block* Central::take_view(const Lock&, void* ptr, std::uint64_t bytes) {
+  Block* block = pool_.take();
+  if (block == nullptr) return nullptr;
+  void* object = nullptr;
+  if (driver_->wrap(ptr, bytes, object) != Status::ok) {
+    pool_.give(block);
+    return nullptr;
+  }
+  block->address.store(reinterpret_cast<std::uintptr_t>(ptr), std::memory_order_relaxed);
+  block->capacity = bytes;
+  block->home = object;
+  block->flags = core::kBlockView;
+  if (BlockPool::object_of(block) != nullptr && object != ptr) *BlockPool::object_of(block) = {object, 0};
+  view_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  return block;
+}
+
+void Central::end_view(Block* block) {
+  driver_->unwrap(block->home);
+  if (BlockPool::object_of(block) != nullptr) *BlockPool::object_of(block) = {};
+  view_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+}
+
+void Central::give_view(const Lock&, Block* block) {
+  end_view(block);
+  block->owner.store(&core::central_owner, std::memory_order_relaxed);
+  pool_.give(block);
+}
+
+}  // namespace cistern::allocation

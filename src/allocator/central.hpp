@@ -1,0 +1,247 @@
+// Central: everything of one device that its lock guards: streams, heaps of pages, slabs, host buffers, descriptors,
+// thread caches as a list.
+//
+// Does: brings blocks out of the heap and takes them back, orders streams, makes room when memory is short, holds the
+// limits. Does not: know figures of single threads, tags, options, or the caller's errors (the DeviceAllocator does).
+// Called by DeviceAllocator alone. Locking: members that take a `Lock` are called under the device's lock; the lock may be
+// held across driver calls. give_later() takes no lock: it is how free() hands blocks over.
+//
+//   block            where it is                           leaves by
+//   live             with the caller                       free
+//   cached           a bin of a thread cache               malloc, flush
+//   claimed          the inbox of a thread cache           its owner's next slow call, drain_inboxes()
+//   returned         the central inbox                     the next holder of the lock
+//   free             slab or heap of pages                 take_*()
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "allocator/driver_backing.hpp"
+#include "allocator/host_buffers.hpp"
+#include "allocator/stream_table.hpp"
+#include "cistern/device.hpp"
+#include "core/block_index.hpp"
+#include "core/block_pool.hpp"
+#include "core/figures.hpp"
+#include "core/limits.hpp"
+#include "core/page_heap.hpp"
+#include "core/size_class.hpp"
+#include "core/slab.hpp"
+#include "core/stream_order.hpp"
+#include "core/thread_cache.hpp"
+#include "drivers/driver.hpp"
+
+namespace cistern::allocation {
+
+// What can be tuned; the defaults come from replaying traces.
+struct FrontConfig {
+  std::size_t max_cached = 1 * core::MiB;        // Largest block that a thread keeps.
+  std::size_t exact_bytes = 1 * core::MiB;       // A thread keeps at least this much in sizes above the classes,
+  std::size_t exact_fraction = 512;              // or the device's active bytes divided by this, if that is more.
+  std::size_t small_bin_bytes = 16 * core::KiB;  // Per small class, at least 4 and at most 128 blocks.
+  std::size_t refill_bytes = 8 * core::KiB;      // Small blocks fetched at a time, at least 1 and at most 64.
+  std::size_t range_factor = 4;                  // Reserved addresses per heap, in multiples of the device's memory.
+};
+
+// The heap that serves one stream at a time.
+struct StreamHeap {
+  StreamHeap(drivers::Driver& driver, DeviceWork& work, core::OrderLedger& ledger, const core::SizeClasses& classes,
+             core::BlockPool& pool, std::uint32_t index_in_device, std::uint32_t heap_number)
+      : index(index_in_device),
+        number(heap_number),
+        backing(driver, work, ledger, index_in_device, native),
+        slabs(classes, pool) {}
+
+  const std::uint32_t index;   // In the device.
+  const std::uint32_t number;  // In the process: index of thread caches.
+  void* native = nullptr;      // The stream in whose order its free memory is.
+  std::uint64_t base = 0;      // Reserved range.
+  std::uint64_t range = 0;     // Its bytes.
+  core::PageHeap* pages = nullptr;  // Null until the first use.
+  std::atomic<const core::PageHeap*> shown_pages{nullptr};  // The same, for readers without the lock.
+  DriverBacking backing;
+  core::SlabStore slabs;
+};
+
+// Figures that the lock's holder publishes when it lets go, for readers without a lock.
+struct Published {
+  std::atomic<std::uint64_t> reserved{0}, peak_reserved{0}, handles{0}, created{0}, moved{0}, released{0}, split{0};
+  std::atomic<std::uint64_t> host_waits{0}, late_double_frees{0};
+};
+
+inline constexpr std::uint8_t kPoison = 0xDE;  // memory.hpp promises it.
+
+inline std::uint64_t address_of(const core::Block* block) { return block->address.load(std::memory_order_relaxed); }
+
+class Central {
+ public:
+  // Proof that the device's lock is held; publishes figures and enforces limits when it goes.
+  class Lock {
+   public:
+    explicit Lock(Central& central) : central_(&central), lock_(central.mutex_) {}
+    // Tries once.
+    Lock(Central& central, std::try_to_lock_t tag) : central_(&central), lock_(central.mutex_, tag) {}
+    ~Lock() {
+      if (lock_.owns_lock()) central_->publish(*this);
+    }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    bool owns() const { return lock_.owns_lock(); }
+
+   private:
+    Central* central_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type);
+  ~Central();
+  Central(const Central&) = delete;
+  Central& operator=(const Central&) = delete;
+
+  // --- Streams -----------------------------------------------------------------------------------------------------
+  StreamEntry& stream(const Lock&, void* native);
+  void stream_destroyed(const Lock&, StreamEntry& entry);
+
+  // --- Blocks ------------------------------------------------------------------------------------------------------
+  // Blocks are free, owned by nobody, ready for the heap's stream. Null when there is no memory under the limit.
+  // `thread` is the caller's record, whose caches may be flushed; null when it has none.
+  core::Block* take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin, const void* thread);
+  core::Block* take_large(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
+                          const void* thread);
+  core::Block* take_host(const Lock& lock, std::uint64_t bytes, const void* thread);
+  // A view of memory of somebody else; null when the device cannot reach it.
+  core::Block* take_view(const Lock&, void* ptr, std::uint64_t bytes);
+  void give_view(const Lock&, core::Block* block);
+  // The same if a slab has one; makes no driver call.
+  core::Block* take_small_ready(const Lock&, StreamHeap& heap, std::uint8_t bin);
+  // Takes a free block back at once.
+  void give(const Lock& lock, core::Block* block);
+  // Takes free blocks back when the lock is next held. Any thread; no lock.
+  void give_later(const core::Chain& chain);
+  void drain(const Lock& lock);
+  // The usable bytes of a free block's memory, whatever was shown as its capacity.
+  std::uint64_t full_capacity(const core::Block* block) const;
+  bool has_returned() const { return inbox_.load(std::memory_order_relaxed) != nullptr; }
+
+  // Makes a live block of the heap a host buffer with the same content. False when the device cannot; nothing changed.
+  bool move_to_host(const Lock& lock, core::Block* block);
+
+  // --- Thread caches -----------------------------------------------------------------------------------------------
+  // A cache for the calling thread: an abandoned one of the heap, or a new one. Null when the host has no memory left.
+  core::ThreadCache* adopt(const Lock& lock, StreamHeap& heap, const void* thread);
+  void abandon(const Lock& lock, core::ThreadCache& cache);
+  // Gives the content of the thread's caches back.
+  void flush_thread(const Lock& lock, const void* thread);
+  // After a fork: the caches of other threads belong to nobody; what their bins held is lost, the inboxes are kept.
+  void orphan_caches(const void* thread);
+  // Empties the caches of all threads. pre: no other thread is in the allocator, nor will be before this returns.
+  void flush_all_caches(const Lock& lock);
+  std::uint32_t flush_epoch() const { return epoch_.load(std::memory_order_relaxed); }
+
+  // --- Memory pressure and limits ----------------------------------------------------------------------------------
+  // Gives back all that can be: caches, inboxes, empty slabs, stale addresses, after waiting for pending work.
+  void give_all_back(const Lock& lock, const void* thread, bool wait);
+  void trim(const Lock& lock, std::uint64_t keep, bool wait);
+  void set_memory_limit(const Lock& lock, std::uint64_t bytes, const void* thread);
+  void set_cache_limit(const Lock& lock, std::uint64_t bytes, const void* thread);
+  // Brings cached memory under the cache limit as far as wholly free memory allows.
+  void enforce_cache_limit(const Lock& lock, const void* thread);
+  // The same, by free(): does nothing when the lock is taken, whose holder then looks again.
+  void enforce_cache_limit_soon(const void* thread);
+  std::uint64_t reserved_now(const Lock&) const { return (group_ ? group_->reserved() : 0) + host_.bytes(); }
+  std::uint64_t largest_free(const Lock&) const { return group_ ? group_->largest_free() : 0; }
+
+  // --- Parts, for the allocator and for tests ----------------------------------------------------------------------
+  drivers::Driver& driver() const { return *driver_; }
+  const drivers::Capabilities& capabilities() const { return capabilities_; }
+  const core::SizeClasses& classes() const { return classes_; }
+  const FrontConfig& config() const { return config_; }
+  core::HeapGroup* group() const { return group_.get(); }
+  const core::BlockIndex& index() const { return index_; }
+  HostBuffers& host() { return host_; }
+  const HostBuffers& host() const { return host_; }
+  core::BlockPool& pool() { return pool_; }
+  StreamTable& streams() { return streams_; }
+  core::StreamUses& uses() { return uses_; }
+  core::Figures& figures() { return figures_; }
+  const core::Figures& figures() const { return figures_; }
+  core::Limits& limits() { return limits_; }
+  const core::Limits& limits() const { return limits_; }
+  const Published& published() const { return published_; }
+  DeviceWork& work() { return work_; }
+  void reset_peak_reserved(const Lock&);
+  std::uint64_t view_bytes() const { return view_bytes_.load(std::memory_order_relaxed); }
+  std::atomic<std::uint64_t>& late_double_frees() { return published_.late_double_frees; }
+  void set_poison(bool on) { poison_.store(on, std::memory_order_relaxed); }
+  std::vector<std::string> check_invariants(const Lock&) const;
+  // To hold and let go around fork().
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  StreamHeap& new_heap();
+  bool open(StreamHeap& heap);
+  core::HeapNode* place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
+                        const void* thread);
+  bool room_for(const Lock& lock, std::uint64_t bytes, const void* thread);
+  bool make_object(StreamHeap& heap, std::uint64_t offset, core::Block* block);
+  void drop_object(core::Block* block);
+  void end_view(core::Block* block);
+  void release_slab(StreamHeap& heap, core::Slab* slab);
+  void release_empty_slabs();
+  bool order_uses(core::Block* block);
+  void keep_host(core::Block* block, bool used_elsewhere);
+  void settle_host();
+  void drop_host_cache();
+  StreamHeap& heap_of(const core::Block* block) const;
+  // Empties the inboxes of caches; of running threads' only with `others`. False when there was nothing.
+  bool drain_inboxes(const Lock& lock, const void* thread, bool others);
+  void give_chain(const Lock& lock, const core::Chain& chain);
+  void release_above(std::uint64_t excess_bytes);
+  std::uint64_t excess() const;
+  void apply_limit();
+  void publish(const Lock& lock);
+
+  const std::unique_ptr<drivers::Driver> driver_;
+  const drivers::Capabilities& capabilities_;
+  const FrontConfig config_;
+  void* const front_;
+  const core::SizeClasses classes_;
+  std::mutex mutex_;
+  core::BlockPool pool_;
+  core::BlockIndex index_;
+  StreamTable streams_;
+  core::StreamUses uses_;
+  core::OrderLedger ledger_;
+  DeviceWork work_;
+  HostBuffers host_;
+  std::vector<std::unique_ptr<StreamHeap>> heaps_;
+  std::unique_ptr<core::HeapGroup> group_;
+  std::uint64_t range_ = 0;  // Reserved bytes of each heap.
+  std::uint64_t peak_reserved_ = 0;
+  std::unordered_map<const core::PageHeap*, StreamHeap*> by_pages_;
+  std::vector<StreamHeap*> spare_heaps_;  // Of destroyed streams.
+  struct PendingHost {
+    core::Block* block;
+    core::Ticket ticket;
+  };
+  std::vector<PendingHost> pending_host_;  // Free host buffers that other streams may still use.
+  core::ThreadCache* caches_ = nullptr;
+  std::atomic<core::Block*> inbox_{nullptr};
+  std::atomic<std::uint32_t> epoch_{0};
+  std::atomic<bool> enforce_wanted_{false};
+  std::atomic<bool> poison_{false};  // Freed bytes are overwritten; only asynchronous devices do it here.
+  bool has_floor_ = false;
+  std::atomic<std::uint64_t> view_bytes_{0};
+  core::Figures figures_;
+  core::Limits limits_;
+  Published published_;
+};
+
+}  // namespace cistern::allocation

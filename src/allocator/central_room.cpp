@@ -1,0 +1,323 @@
+// Room: where blocks are placed, what happens when memory is short, the limits, and the list of thread caches.
+#include <algorithm>
+#include <new>
+#include <thread>
+
+#include "allocator/central.hpp"
+#include "allocator/process_barrier.hpp"
+
+namespace cistern::allocation {
+
+using core::Block;
+using core::Chain;
+using core::HeapNode;
+using core::ThreadCache;
+using drivers::Status;
+
+std::uint64_t Central::full_capacity(const Block* block) const {
+  if ((block->flags & core::kBlockSlab) != 0) {
+    return static_cast<const core::Slab*>(block->home)->block_bytes.load(std::memory_order_relaxed);
+  }
+  if ((block->flags & core::kBlockHost) != 0) return reinterpret_cast<std::uintptr_t>(block->home);
+  return static_cast<const HeapNode*>(block->home)->size;
+}
+
+// --- Placing --------------------------------------------------------------------------------------------------------
+
+bool Central::open(StreamHeap& heap) {
+  const std::uint64_t granularity = capabilities_.granularity;
+  std::uint64_t range = group_ != nullptr ? range_ : 0;
+  if (group_ == nullptr) {
+    const std::uint64_t total = std::max<std::uint64_t>(capabilities_.total_memory, granularity);
+    range = core::align_up(std::min(total, (std::uint64_t{1} << 46) / config_.range_factor) * config_.range_factor, granularity);
+  }
+  if (capabilities_.virtual_memory && heap.range == 0) {
+    drivers::Address base = 0;
+    while (driver_->reserve(range, base) != Status::ok) {
+      // The first heap says how much there is of addresses; the later ones must have the same.
+      range = core::align_down(range / 2, granularity);
+      if (group_ != nullptr || range == 0) return false;
+    }
+    heap.base = base;
+    heap.range = range;
+    heap.backing.set_base(base);
+  }
+  if (group_ == nullptr) {
+    core::HeapConfig heap_config;
+    heap_config.cell_bytes = granularity;
+    heap_config.alignment = capabilities_.alignment;
+    heap_config.range_bytes = range;
+    heap_config.virtual_memory = capabilities_.virtual_memory;
+    group_ = std::make_unique<core::HeapGroup>(heap_config);
+    range_ = range;
+    apply_limit();
+  }
+  by_pages_.reserve(by_pages_.size() + 1);
+  heap.pages = &group_->add_heap(heap.backing);
+  by_pages_.emplace(heap.pages, &heap);
+  heap.shown_pages.store(heap.pages, std::memory_order_release);
+  return true;
+}
+
+HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
+                         const void* thread) {
+  if (bytes > capabilities_.max_buffer || bytes > limits_.memory()) return nullptr;
+  if (heap.pages == nullptr && !open(heap)) return nullptr;
+  alignment = std::max<std::uint64_t>(alignment, capabilities_.alignment);
+  const auto over = [&] { return group_->reserved() - std::min(group_->reserved(), group_->limit()); };
+  if (over() != 0) {
+    // The limit was lowered below what is reserved: first under it again, then more.
+    release_above(over());
+    if (over() != 0) give_all_back(lock, thread, true);
+    if (over() != 0) trim(lock, 0, true);
+    if (over() != 0 && group_->live() + bytes > group_->limit()) return nullptr;
+  }
+  if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
+  // Before new memory is brought: what this thread keeps, and what others have freed for their owners.
+  bool found = drain_inboxes(lock, thread, true);
+  Chain kept;
+  for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    if (thread != nullptr && cache->thread == thread && cache->heap == &heap) cache->flush_exact(kept);
+  }
+  found = found || kept.head != nullptr;
+  give_chain(lock, kept);
+  if (found) {
+    if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
+  }
+  if (HeapNode* node = heap.pages->allocate(bytes, alignment)) return node;
+  give_all_back(lock, thread, true);
+  if (HeapNode* node = heap.pages->allocate(bytes, alignment)) return node;
+  trim(lock, 0, true);
+  return heap.pages->allocate(bytes, alignment);
+}
+
+// --- Making room ----------------------------------------------------------------------------------------------------
+
+void Central::give_chain(const Lock& lock, const Chain& chain) {
+  for (Block* block = chain.head; block != nullptr;) {
+    Block* const following = block->next;
+    give(lock, block);
+    block = following;
+  }
+}
+
+bool Central::drain_inboxes(const Lock& lock, const void* thread, bool others) {
+  bool found = has_returned();
+  drain(lock);
+  for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    if (cache->inbox_empty()) continue;
+    const bool running = cache->thread != nullptr && cache->thread != thread;
+    if (running && !others) continue;
+    Block* claimed = cache->take_inbox();
+    if (running) {
+      // Its thread may be in the middle of a free() of the same handle (a double free): after the barrier it sees the
+      // claims, unless it was already past its checks, which `busy` tells.
+      bool settled = barrier_on_all_threads();
+      for (int tries = 0; settled && cache->busy.load(std::memory_order_acquire) != 0; ++tries) {
+        settled = tries < 1000;
+        std::this_thread::yield();
+      }
+      if (!settled) {
+        cache->return_inbox(claimed);
+        continue;
+      }
+    }
+    Chain freed;
+    std::uint64_t late = 0;
+    cache->complete(claimed, freed, late);
+    published_.late_double_frees.fetch_add(late, std::memory_order_relaxed);
+    found = found || freed.head != nullptr;
+    give_chain(lock, freed);
+  }
+  return found;
+}
+
+void Central::flush_thread(const Lock& lock, const void* thread) {
+  if (thread == nullptr) return;
+  Chain kept;
+  for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    if (cache->thread == thread) cache->flush(kept);
+  }
+  give_chain(lock, kept);
+}
+
+void Central::flush_all_caches(const Lock& lock) {
+  Chain kept;
+  for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    cache->flush(kept);
+    std::uint64_t late = 0;
+    cache->complete(cache->take_inbox(), kept, late);
+    published_.late_double_frees.fetch_add(late, std::memory_order_relaxed);
+  }
+  give_chain(lock, kept);
+  drain(lock);
+}
+
+void Central::release_empty_slabs() {
+  for (const auto& heap : heaps_) {
+    while (core::Slab* slab = heap->slabs.take_empty()) release_slab(*heap, slab);
+  }
+}
+
+void Central::give_all_back(const Lock& lock, const void* thread, bool wait) {
+  epoch_.fetch_add(1, std::memory_order_relaxed);
+  flush_thread(lock, thread);
+  if (wait) work_.wait_for_all();
+  drain_inboxes(lock, thread, true);
+  drop_host_cache();
+  release_empty_slabs();
+  for (const auto& heap : heaps_) {
+    if (heap->pages != nullptr) heap->pages->collect();
+  }
+}
+
+void Central::trim(const Lock&, std::uint64_t keep, bool wait) {
+  if (group_ != nullptr && group_->wholly_free() > keep) group_->trim(keep, wait);
+}
+
+// --- Limits ---------------------------------------------------------------------------------------------------------
+
+// Whole host buffers count against the same limit as the heap.
+void Central::apply_limit() {
+  if (group_ == nullptr) return;
+  const std::uint64_t limit = limits_.memory(), heap_limit = limit - std::min(limit, host_.bytes());
+  if (group_->limit() != heap_limit) group_->set_limit(heap_limit);
+}
+
+void Central::release_above(std::uint64_t excess_bytes) {
+  if (excess_bytes == 0) return;
+  if (group_ != nullptr) {
+    const std::uint64_t free = group_->wholly_free();
+    if (free != 0) excess_bytes -= std::min(excess_bytes, group_->trim(free - std::min(free, excess_bytes), false));
+  }
+  settle_host();
+  while (excess_bytes != 0) {
+    Block* block = host_.take_largest();
+    if (block == nullptr) break;
+    if (!host_.destroy(*block)) {
+      host_.keep(block);
+      break;
+    }
+    excess_bytes -= std::min(excess_bytes, block->capacity);
+    pool_.give(block);
+  }
+  apply_limit();
+}
+
+std::uint64_t Central::excess() const {
+  const std::uint64_t active = figures_.active(), views = view_bytes_.load(std::memory_order_relaxed);
+  const std::uint64_t reserved = (group_ ? group_->reserved() : 0) + host_.bytes();
+  return limits_.excess(reserved, active - std::min(active, views));
+}
+
+void Central::enforce_cache_limit(const Lock& lock, const void* thread) {
+  drain(lock);
+  release_above(excess());
+  if (excess() == 0) return;
+  flush_thread(lock, thread);
+  drain_inboxes(lock, thread, true);
+  release_empty_slabs();
+  release_above(excess());
+}
+
+void Central::enforce_cache_limit_soon(const void* thread) {
+  enforce_wanted_.store(true, std::memory_order_relaxed);
+  Lock lock(*this, std::try_to_lock);
+  if (!lock.owns()) return;
+  enforce_wanted_.store(false, std::memory_order_relaxed);
+  enforce_cache_limit(lock, thread);
+}
+
+void Central::set_memory_limit(const Lock& lock, std::uint64_t bytes, const void* thread) {
+  limits_.set_memory(bytes);
+  apply_limit();
+  const std::uint64_t reserved = reserved_now(lock);
+  if (reserved <= bytes) return;
+  give_all_back(lock, thread, true);
+  release_above(reserved_now(lock) - std::min(reserved_now(lock), bytes));
+  if (reserved_now(lock) > bytes) trim(lock, 0, true);
+}
+
+void Central::set_cache_limit(const Lock& lock, std::uint64_t bytes, const void* thread) {
+  limits_.set_cache(bytes);
+  enforce_cache_limit(lock, thread);
+}
+
+void Central::reset_peak_reserved(const Lock& lock) {
+  if (group_ != nullptr) group_->reset_peak_reserved();
+  peak_reserved_ = reserved_now(lock);
+}
+
+void Central::publish(const Lock& lock) {
+  if (enforce_wanted_.exchange(false, std::memory_order_relaxed)) enforce_cache_limit(lock, nullptr);
+  if (limits_.cache_binds()) {
+    release_above(excess());
+    if (!capabilities_.asynchronous) {
+      const auto signed_bytes = [](std::uint64_t v) { return static_cast<std::int64_t>(std::min<std::uint64_t>(v, INT64_MAX)); };
+      const std::int64_t views = signed_bytes(view_bytes_.load(std::memory_order_relaxed));
+      const std::int64_t floor = signed_bytes(reserved_now(lock)) - signed_bytes(limits_.cache()) + views;
+      figures_.set_floor(floor, signed_bytes(limits_.cache() / 64));
+      has_floor_ = true;
+    }
+  } else if (has_floor_) {
+    figures_.set_floor(core::Figures::kNoFloor, 0);
+    has_floor_ = false;
+  }
+  const auto set = [](std::atomic<std::uint64_t>& to, std::uint64_t value) { to.store(value, std::memory_order_relaxed); };
+  const std::uint64_t reserved = reserved_now(lock);
+  set(published_.reserved, reserved);
+  if (group_ != nullptr) {
+    const core::HeapCounts& counts = group_->counts();
+    peak_reserved_ = std::max(peak_reserved_, group_->peak_reserved());
+    set(published_.created, counts.created);
+    set(published_.moved, counts.moved);
+    set(published_.released, counts.released);
+    set(published_.split, counts.split);
+  }
+  peak_reserved_ = std::max(peak_reserved_, reserved);
+  set(published_.peak_reserved, peak_reserved_);
+  set(published_.handles, (group_ != nullptr ? group_->pieces() : 0) + host_.count());
+  set(published_.host_waits, work_.host_waits());
+}
+
+// --- Thread caches --------------------------------------------------------------------------------------------------
+
+ThreadCache* Central::adopt(const Lock&, StreamHeap& heap, const void* thread) {
+  for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    if (cache->thread == nullptr && cache->heap == &heap) {
+      cache->thread = thread;
+      return cache;
+    }
+  }
+  auto* cache = new (std::nothrow) ThreadCache;
+  if (cache == nullptr) return nullptr;
+  cache->set_up(classes_, config_.small_bin_bytes);
+  cache->front = front_;
+  cache->heap = &heap;
+  cache->thread = thread;
+  cache->next = caches_;
+  caches_ = cache;
+  figures_.attach(cache->account);
+  return cache;
+}
+
+void Central::abandon(const Lock& lock, ThreadCache& cache) {
+  Chain kept;
+  cache.flush(kept);
+  cache.fast_thread.store(nullptr, std::memory_order_relaxed);
+  cache.thread = nullptr;
+  give_chain(lock, kept);
+  drain_inboxes(lock, nullptr, false);
+}
+
+void Central::orphan_caches(const void* thread) {
+  for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    if (cache->thread == thread || cache->thread == nullptr) continue;
+    cache->fast_thread.store(nullptr, std::memory_order_relaxed);
+    cache->busy.store(0, std::memory_order_relaxed);
+    cache->forget();
+    cache->thread = nullptr;
+  }
+}
+
+}  // namespace cistern::allocation

@@ -1,0 +1,146 @@
+// DeviceAllocator: the allocator of one device, over one driver. The front that every call of the public API ends in.
+//
+// Does: the fast paths, figures, tags, content options, misuse errors, out-of-memory handling. Does not: place blocks, call
+// the driver for memory (Central does). Used by the registry (one per device, never destroyed) and by tests, replay and
+// benchmarks, which may make their own over a driver of theirs.
+//
+// Ownership of a block decides how it is freed:
+//   by the thread whose cache owns it   plain loads and stores; a few nanoseconds
+//   by another thread                   one compare-exchange (core::claim), then the owner's inbox
+//   owned by `central_owner`            one compare-exchange on the serial (tagged buffers, views, host buffers, threads
+//                                       without a cache)
+// Locking: fast paths take none; free() takes none that is held across a driver call, except to give memory back to a device
+// that has no asynchronous work. Lock order: registry, device (Central), threads, leaf locks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "allocator/central.hpp"
+#include "allocator/thread_state.hpp"
+#include "cistern/allocator.hpp"
+#include "cistern/memory.hpp"
+
+namespace cistern::allocation {
+
+class DeviceAllocator final : public Allocator {
+ public:
+  DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config = {});
+  // pre: no thread uses it. Every handle is dead afterwards; memory goes back to the driver.
+  ~DeviceAllocator() override;
+
+  Buffer malloc(std::size_t bytes) override;
+  Buffer malloc(std::size_t bytes, const Stream& stream) override;
+  void free(Buffer buffer) override;
+  void free(Buffer buffer, const Stream& stream) override;
+  void free_raw(void* ptr) override;
+  Buffer find(const void* ptr) const override;
+  std::size_t size(Buffer buffer) const override;
+  Buffer make_buffer(void* ptr, std::size_t bytes) override;
+  void release(Buffer buffer) override;
+  void record_use(Buffer buffer, const Stream& stream) override;
+  Device device() const noexcept override { return device_; }
+
+  // A stream of this allocator; null is the default stream.
+  Stream stream(void* native);
+  void stream_destroyed(const Stream& stream);
+  // What the host can follow; moves device-only memory to unified memory first.
+  void* host_pointer(Buffer buffer);
+
+  Stats stats() const;
+  void reset_peaks();
+  std::size_t set_memory_limit(std::size_t bytes);
+  std::size_t set_cache_limit(std::size_t bytes);
+  std::size_t set_wired_limit(std::size_t bytes);
+  void clear_cache();
+  MemoryOptions set_options(MemoryOptions options);
+  MemoryOptions options() const;
+  std::vector<TagStats> tags() const;
+
+  // --- For tests, replay and benchmarks ----------------------------------------------------------------------------
+  drivers::Driver& driver() const { return central_.driver(); }
+  // Under its lock; null before the first allocation.
+  core::HeapGroup* heap_group() { return central_.group(); }
+  Central& central() { return central_; }
+  // Gives the caches of all threads back. pre: no other thread is in this allocator.
+  void flush_thread_caches();
+  // One message a broken rule, conservation first. pre: no other thread is in this allocator.
+  std::vector<std::string> check_invariants();
+
+  // --- For the other parts of the allocator layer ------------------------------------------------------------------
+  // Whether every call must be looked at (content options).
+  bool instrumented() const { return options_.load(std::memory_order_relaxed) != 0; }
+  void abandon(core::ThreadCache& cache);
+  void lock_for_fork();
+  void unlock_after_fork();
+  void become_only_thread(const void* thread) { central_.orphan_caches(thread); }
+  DeviceAllocator* next_instance = nullptr;  // The registry's list.
+
+ private:
+  struct Request {
+    std::size_t bytes = 0;     // Asked for.
+    std::size_t rounded = 0;   // Capacity that is looked for; the class's size for small blocks.
+    std::size_t alignment = 0;
+    int bin = -1;              // Size class, or -1.
+  };
+
+  core::Block* cached(core::ThreadCache& cache, std::size_t bytes);
+  Buffer hand_out(core::ThreadCache& cache, core::Block* block);
+  bool free_fast(core::ThreadCache& cache, Buffer buffer);
+  void free_other(Buffer buffer);
+
+  Request round(std::size_t bytes) const;
+  Buffer malloc_slow(std::size_t bytes, StreamEntry* entry);
+  core::Block* obtain(const Request& request, StreamHeap& heap, core::ThreadCache*& cache);
+  core::Block* obtain_host(const Request& request);
+  Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
+  void clear_content(core::Block* block, StreamHeap* heap);
+  void drain_own_inbox(core::ThreadCache& cache);
+  core::ThreadCache* own_cache(ThreadRecord* record, const StreamHeap& heap) const;
+  void free_slow(Buffer buffer);
+  void free_foreign(Buffer buffer, core::ThreadCache* owner);
+  void finish_free(core::Block* block, core::ThreadCache* cache);
+  void after_free(bool look_at_cache_limit);
+  bool account_free(std::uint64_t capacity);
+  void restore_empty(core::Block* block) const;
+  void poison(const core::Block* block) const;
+  void add_use(Buffer buffer, const Stream& stream, const char* call);
+  core::ThreadCache* cache_for(const core::Block* block) const;
+  static const core::PageHeap* pages_of(const core::Block* block);
+  void keep(core::ThreadCache& cache, core::Block* block);
+  std::uint64_t exact_budget() const;
+  void check_stream_entry(const StreamEntry* entry, const Stream& stream, const char* call) const;
+  // The block of a live buffer of this allocator; throws otherwise.
+  core::Block* checked(Buffer buffer, const char* call) const;
+  [[noreturn]] void throw_misuse(Buffer buffer, const char* call) const;
+  [[noreturn]] void throw_out_of_memory(std::size_t bytes, std::string driver_failure);
+  std::string describe(const core::Block* block) const;
+
+  enum Option : std::uint8_t { kZeroOnAlloc = 1, kZeroOnReuse = 2, kPoisonOnFree = 4 };
+
+  const Device device_;
+  std::atomic<std::uint8_t> options_{0};
+  core::TagFigures tag_figures_;
+  Central central_;
+
+  // Read by every call.
+  const bool host_buffers_;             // malloc(n) is a whole buffer that the host reaches.
+  const bool asynchronous_;             // Streams run behind the host.
+  const std::uint32_t default_number_;  // Heap whose cache malloc(n) uses; kNoHeap where it makes host buffers.
+  const std::size_t small_limit_;       // Requests up to here have a class.
+  const std::size_t exact_limit_;       // Requests up to here may be in a thread cache.
+  const std::size_t alignment_mask_;
+  const core::SizeClasses& classes_;
+  const StreamTable& streams_;
+};
+
+// The allocator that made the buffer's descriptor; null when it is gone.
+inline DeviceAllocator* allocator_of(const core::Block* block) {
+  return static_cast<DeviceAllocator*>(core::BlockPool::owner_of(block));
+}
+
+}  // namespace cistern::allocation

@@ -1,0 +1,226 @@
+// The long way of free: other threads' blocks, blocks that no cache owns, content options, tags, and misuse.
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "allocator/device_allocator.hpp"
+
+namespace cistern::allocation {
+
+using core::Block;
+using core::BlockPool;
+using core::Chain;
+using core::ThreadCache;
+
+namespace {
+
+std::string hexadecimal(std::uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+}  // namespace
+
+std::string DeviceAllocator::describe(const Block* block) const {
+  return hexadecimal(address_of(block)) + " (" + std::to_string(block->capacity) + " bytes, " + to_string(device_) + ")";
+}
+
+// Says what is wrong with a buffer that is not a live one of this allocator.
+void DeviceAllocator::throw_misuse(Buffer buffer, const char* call) const {
+  const Block* block = buffer.block();
+  const std::string start = std::string("cistern: ") + call + ": ";
+  DeviceAllocator* owner = allocator_of(block);
+  if (owner == nullptr) throw invalid_argument(start + "the buffer's allocator is gone");
+  if (owner != this) {
+    throw invalid_argument(start + "buffer " + owner->describe(block) + " belongs to another allocator than that of " +
+                           to_string(device_));
+  }
+  const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
+  if (serial > buffer.serial() + 1) {
+    throw invalid_argument(start + "the buffer was already freed (double free or stale handle); its descriptor, serial " +
+                           std::to_string(buffer.serial()) + " on " + to_string(device_) + ", has served others since, now " +
+                           describe(block));
+  }
+  throw invalid_argument(start + "buffer " + describe(block) + " was already freed (double free)");
+}
+
+Block* DeviceAllocator::checked(Buffer buffer, const char* call) const {
+  Block* block = buffer.block();
+  if (block == nullptr) throw invalid_argument(std::string("cistern: ") + call + ": the buffer is null");
+  const std::uint64_t serial = block->serial.load(std::memory_order_acquire);
+  if (allocator_of(block) != this || serial != buffer.serial() ||
+      block->remote.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(serial)) {
+    throw_misuse(buffer, call);
+  }
+  return block;
+}
+
+// Restores what malloc(0) hid. pre: the block is free.
+void DeviceAllocator::restore_empty(Block* block) const {
+  if ((block->flags & core::kBlockEmpty) == 0) return;
+  block->flags = static_cast<std::uint8_t>(block->flags & ~core::kBlockEmpty);
+  block->capacity = central_.full_capacity(block);
+}
+
+void DeviceAllocator::poison(const Block* block) const {
+  if ((options_.load(std::memory_order_relaxed) & kPoisonOnFree) == 0 || asynchronous_) return;
+  if (!central_.capabilities().host_accessible && (block->flags & core::kBlockHost) == 0) return;
+  std::memset(reinterpret_cast<void*>(address_of(block)), kPoison, block->capacity);
+}
+
+const core::PageHeap* DeviceAllocator::pages_of(const Block* block) {
+  if ((block->flags & (core::kBlockHost | core::kBlockView)) != 0) return nullptr;
+  return (block->flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(block->home)->node->heap
+                                                : static_cast<const core::HeapNode*>(block->home)->heap;
+}
+
+// The calling thread's cache of the heap that the block is from; null when it has none.
+ThreadCache* DeviceAllocator::cache_for(const Block* block) const {
+  const ThreadRecord* record = thread_state.record;
+  const core::PageHeap* pages = pages_of(block);
+  if (record == nullptr || pages == nullptr) return nullptr;
+  for (ThreadCache* cache : record->caches) {
+    if (cache != nullptr && cache->front == this &&
+        static_cast<const StreamHeap*>(cache->heap)->shown_pages.load(std::memory_order_acquire) == pages) {
+      return cache;
+    }
+  }
+  return nullptr;
+}
+
+// Takes bytes out of the figures, in any account of the calling thread. Whether the cache limit is to be looked at.
+bool DeviceAllocator::account_free(std::uint64_t capacity) {
+  const auto bytes = static_cast<std::int64_t>(capacity);
+  if (const ThreadRecord* record = thread_state.record) {
+    for (ThreadCache* cache : record->caches) {
+      if (cache == nullptr || cache->front != this) continue;
+      cache->account.add(-bytes, -1);
+      return cache->account.bytes.load(std::memory_order_relaxed) < cache->account.low.load(std::memory_order_relaxed);
+    }
+  }
+  return central_.figures().add_shared(-bytes, -1);
+}
+
+// pre: the caller has made the serial even, so that the block is its alone.
+void DeviceAllocator::finish_free(Block* block, ThreadCache* cache) {
+  poison(block);
+  if (block->tag != 0) tag_figures_.subtract(std::exchange(block->tag, std::uint16_t{0}), block->capacity);
+  const bool look = account_free(block->capacity);
+  restore_empty(block);
+  if (cache != nullptr && (block->flags & core::kBlockHost) == 0 && !central_.uses().contains(block)) {
+    keep(*cache, block);
+  } else {
+    Chain one;
+    one.push(block);
+    central_.give_later(one);
+  }
+  after_free(look);
+}
+
+void DeviceAllocator::after_free(bool look_at_cache_limit) {
+  if (look_at_cache_limit) central_.enforce_cache_limit_soon(thread_state.record);
+  if (central_.capabilities().whole_buffers) {
+    // Nothing is kept; this device has no asynchronous work, so the lock is never held for long.
+    const Central::Lock lock(central_);
+    central_.drain(lock);
+  }
+}
+
+void DeviceAllocator::free_slow(Buffer buffer) {
+  Block* block = buffer.block();
+  const std::uint64_t serial = buffer.serial();
+  if (allocator_of(block) != this) throw_misuse(buffer, "free");
+  std::uint64_t expected = block->serial.load(std::memory_order_acquire);
+  if (expected != serial) throw_misuse(buffer, "free");
+  ThreadCache* owner = block->owner.load(std::memory_order_relaxed);
+  if (owner == &core::central_owner) {
+    if ((block->flags & core::kBlockView) != 0) {
+      throw invalid_argument("cistern: free: buffer " + describe(block) + " is a view of memory that is not Cistern's; end it with release()");
+    }
+    if (!block->serial.compare_exchange_strong(expected, serial + 1, std::memory_order_acq_rel)) throw_misuse(buffer, "free");
+    finish_free(block, cache_for(block));
+    return;
+  }
+  const ThreadRecord* record = thread_state.record;
+  if (record == nullptr || owner->thread.load(std::memory_order_relaxed) != record) {
+    free_foreign(buffer, owner);
+    return;
+  }
+  owner->busy.store(1, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  std::uint32_t remote = block->remote.load(std::memory_order_acquire);
+  const bool claimed = remote == static_cast<std::uint32_t>(serial);
+  if (!claimed) block->serial.store(serial + 1, std::memory_order_relaxed);
+  owner->busy.store(0, std::memory_order_release);
+  if (claimed) throw_misuse(buffer, "free");
+  if (remote == core::kRemoteAttention) {
+    block->remote.compare_exchange_strong(remote, 0, std::memory_order_acq_rel);
+  }
+  finish_free(block, owner);
+}
+
+void DeviceAllocator::free_foreign(Buffer buffer, ThreadCache* owner) {
+  Block* block = buffer.block();
+  // Once claimed, the block may be somebody else's at any time.
+  const std::uint64_t capacity = block->capacity;
+  poison(block);
+  if (core::claim(block, owner, buffer.serial()) == core::Claim::double_free) throw_misuse(buffer, "free");
+  after_free(account_free(capacity));
+}
+
+void DeviceAllocator::free(Buffer buffer, const Stream& stream) {
+  if (buffer.block() == nullptr) return;
+  check_stream_entry(streams_.at(stream.slot()), stream, "free");
+  if (asynchronous_) add_use(buffer, stream, "free");
+  free(buffer);
+}
+
+void DeviceAllocator::record_use(Buffer buffer, const Stream& stream) {
+  check_stream_entry(streams_.at(stream.slot()), stream, "record_use");
+  if (asynchronous_) {
+    add_use(buffer, stream, "record_use");
+  } else {
+    checked(buffer, "record_use");
+  }
+}
+
+void DeviceAllocator::add_use(Buffer buffer, const Stream& stream, const char* call) {
+  Block* block = checked(buffer, call);
+  if ((block->flags & core::kBlockView) != 0) return;  // Its memory is not ours to reuse.
+  const StreamHeap* heap = streams_.at(stream.slot())->heap;
+  const core::PageHeap* pages = pages_of(block);
+  if (pages != nullptr && heap->shown_pages.load(std::memory_order_acquire) == pages) return;
+  central_.uses().add(block, stream.slot());
+  std::uint32_t none = 0;
+  if (block->owner.load(std::memory_order_relaxed) != &core::central_owner) {
+    block->remote.compare_exchange_strong(none, core::kRemoteAttention, std::memory_order_acq_rel);
+  }
+}
+
+void DeviceAllocator::free_raw(void* ptr) {
+  if (ptr == nullptr) return;
+  const Buffer buffer = find(ptr);
+  if (!buffer) {
+    throw invalid_argument("cistern: free_raw: no live buffer of " + to_string(device_) + " starts at " +
+                           hexadecimal(reinterpret_cast<std::uintptr_t>(ptr)));
+  }
+  free(buffer);
+}
+
+Buffer DeviceAllocator::find(const void* ptr) const {
+  const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr));
+  Block* block = central_.index().find(address);
+  if (block == nullptr && host_buffers_) block = central_.host().find(address);
+  if (block == nullptr) return {};
+  const std::uint64_t serial = block->serial.load(std::memory_order_acquire);
+  const bool live = serial % 2 != 0 && address_of(block) == address &&
+                    block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
+  return live ? Buffer(block, serial) : Buffer();
+}
+
+std::size_t DeviceAllocator::size(Buffer buffer) const {
+  return buffer.block() == nullptr ? 0 : checked(buffer, "size")->capacity;
+}
+
+}  // namespace cistern::allocation

@@ -1,0 +1,210 @@
+// The long way of malloc: thread caches that are empty, the device's lock, content options, tags, memory pressure.
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "allocator/device_allocator.hpp"
+#include "allocator/out_of_memory.hpp"
+
+namespace cistern::allocation {
+
+using core::Block;
+using core::Chain;
+using core::ThreadCache;
+
+std::uint64_t DeviceAllocator::exact_budget() const {
+  const FrontConfig& config = central_.config();
+  return std::max<std::uint64_t>(config.exact_bytes, central_.figures().active() / config.exact_fraction);
+}
+
+// The cache of a record for a heap; null when it has none.
+ThreadCache* DeviceAllocator::own_cache(ThreadRecord* record, const StreamHeap& heap) const {
+  return record != nullptr && heap.number < record->caches.size() ? record->caches[heap.number] : nullptr;
+}
+
+DeviceAllocator::Request DeviceAllocator::round(std::size_t bytes) const {
+  Request request;
+  request.bytes = bytes;
+  request.alignment = alignment_mask_ + 1;
+  // An empty buffer is a smallest one that shows no capacity.
+  const std::size_t wanted = std::max<std::size_t>(bytes, 1);
+  if (wanted <= small_limit_) {
+    request.bin = classes_.index(wanted);
+    request.rounded = classes_.size(static_cast<std::size_t>(request.bin));
+  } else if (central_.capabilities().virtual_memory || central_.capabilities().whole_buffers) {
+    request.rounded = (wanted + alignment_mask_) & ~alignment_mask_;
+  } else {
+    central_.driver().block_layout(wanted, request.rounded, request.alignment);
+    request.rounded = core::align_up(request.rounded, alignment_mask_ + 1);
+  }
+  return request;
+}
+
+void DeviceAllocator::check_stream_entry(const StreamEntry* entry, const Stream& stream, const char* call) const {
+  if (entry != nullptr && entry->id.load(std::memory_order_relaxed) == stream.id()) [[likely]] return;
+  std::string text = std::string("cistern: ") + call + ": ";
+  if (stream.device() != device_) {
+    text += "a stream of " + to_string(stream.device()) + " was given to " + to_string(device_);
+  } else {
+    text += "stream " + std::to_string(stream.id()) + " of " + to_string(device_) + " was destroyed, or is another allocator's";
+  }
+  throw invalid_argument(text);
+}
+
+// Puts a free block into the thread's own cache, or hands it on.
+void DeviceAllocator::keep(ThreadCache& cache, Block* block) {
+  Chain spill;
+  const bool small = (block->flags & core::kBlockSlab) != 0;
+  if (small || block->capacity <= central_.config().max_cached) {
+    block->owner.store(&cache, std::memory_order_relaxed);
+    cache.put(block, small ? 0 : exact_budget(), spill);
+  } else {
+    spill.push(block);
+  }
+  central_.give_later(spill);
+}
+
+void DeviceAllocator::drain_own_inbox(ThreadCache& cache) {
+  Chain freed;
+  std::uint64_t late = 0;
+  cache.complete(cache.take_inbox(), freed, late);
+  if (late != 0) central_.late_double_frees().fetch_add(late, std::memory_order_relaxed);
+  for (Block* block = freed.head; block != nullptr;) {
+    Block* const following = block->next;
+    if ((block->flags & core::kBlockHost) != 0 || central_.uses().contains(block)) {
+      Chain one;
+      one.push(block);
+      central_.give_later(one);
+    } else {
+      restore_empty(block);
+      keep(cache, block);
+    }
+    block = following;
+  }
+}
+
+// A free block that serves the request; null when there is no memory. `cache` becomes the thread's cache of the heap.
+Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadCache*& cache) {
+  const auto pop = [&]() -> Block* {
+    if (request.bin >= 0) return ThreadCache::pop(cache->bins[static_cast<std::size_t>(request.bin)]);
+    core::Bin* bin = cache->find_exact(request.rounded);
+    return bin != nullptr ? ThreadCache::pop(*bin) : nullptr;
+  };
+  ThreadRecord* record = this_record();
+  cache = own_cache(record, heap);
+  if (cache != nullptr) {
+    if (const std::uint32_t epoch = central_.flush_epoch(); cache->epoch != epoch) {
+      cache->epoch = epoch;
+      Chain kept;
+      cache->flush(kept);
+      central_.give_later(kept);
+    }
+    if (!cache->inbox_empty()) drain_own_inbox(*cache);
+    if (Block* block = pop()) return block;
+  }
+
+  const Central::Lock lock(central_);
+  if (record != nullptr && cache == nullptr) {
+    cache = central_.adopt(lock, heap, record);
+    if (cache != nullptr) cache->epoch = central_.flush_epoch();
+    if (cache != nullptr && !install(*record, heap.number, *cache)) {
+      central_.abandon(lock, *cache);
+      cache = nullptr;
+    }
+    if (cache != nullptr && !cache->inbox_empty()) drain_own_inbox(*cache);
+  }
+  central_.drain(lock);
+  if (request.bin < 0) return central_.take_large(lock, heap, request.rounded, request.alignment, record);
+  const auto bin = static_cast<std::uint8_t>(request.bin);
+  Block* first = central_.take_small(lock, heap, bin, record);
+  if (first == nullptr || cache == nullptr) return first;
+  core::Bin& own = cache->bins[bin];
+  const std::size_t wanted = std::clamp<std::size_t>(central_.config().refill_bytes / request.rounded, 1, 64);
+  for (std::size_t i = 1; i < wanted && own.room > 0; ++i) {
+    Block* block = central_.take_small_ready(lock, heap, bin);
+    if (block == nullptr) break;
+    block->owner.store(cache, std::memory_order_relaxed);
+    block->next = own.head;
+    own.head = block;
+    --own.room;
+  }
+  return first;
+}
+
+Block* DeviceAllocator::obtain_host(const Request& request) {
+  const Central::Lock lock(central_);
+  central_.drain(lock);
+  const std::size_t bytes = core::align_up(std::max<std::size_t>(request.bytes, 1), alignment_mask_ + 1);
+  return central_.take_host(lock, bytes, thread_state.record);
+}
+
+void DeviceAllocator::clear_content(Block* block, StreamHeap* heap) {
+  // Which bytes are fresh is not known here, so a reused buffer and a fresh one are cleared alike.
+  const std::uint64_t bytes = central_.full_capacity(block);
+  const bool reachable = central_.capabilities().host_accessible || (block->flags & core::kBlockHost) != 0;
+  if (reachable && !asynchronous_) {
+    std::memset(reinterpret_cast<void*>(address_of(block)), 0, bytes);
+    return;
+  }
+  const Central::Lock lock(central_);
+  central_.driver().fill(address_of(block), 0, bytes, heap != nullptr ? heap->native : nullptr);
+}
+
+// Makes a block live that did not come the short way.
+Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& request) {
+  const std::uint16_t tag = thread_state.tag;
+  const bool host = (block->flags & core::kBlockHost) != 0;
+  if ((options_.load(std::memory_order_relaxed) & (kZeroOnAlloc | kZeroOnReuse)) != 0) {
+    clear_content(block, host ? nullptr : static_cast<StreamHeap*>(cache != nullptr ? cache->heap : nullptr));
+  }
+  const bool owned = cache != nullptr && tag == 0 && !host && request.bytes != 0;
+  block->owner.store(owned ? cache : &core::central_owner, std::memory_order_relaxed);
+  block->tag = tag;
+  if (request.bytes == 0) {
+    block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockEmpty);
+    block->capacity = 0;
+  }
+  if (tag != 0) tag_figures_.add(tag, block->capacity);
+  const auto bytes = static_cast<std::int64_t>(block->capacity);
+  const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
+  block->serial.store(serial, std::memory_order_release);
+  if (cache != nullptr) {
+    cache->account.add(bytes, 1);
+    if (cache->account.bytes.load(std::memory_order_relaxed) > cache->account.high.load(std::memory_order_relaxed)) {
+      central_.figures().checkpoint();
+    }
+  } else {
+    central_.figures().add_shared(bytes, 1);
+  }
+  return Buffer(block, serial);
+}
+
+Buffer DeviceAllocator::malloc_slow(std::size_t bytes, StreamEntry* entry) {
+  if (bytes > core::kMaxRequest) {
+    throw invalid_argument("cistern: malloc: no device has " + std::to_string(bytes) + " bytes");
+  }
+  const bool host = entry == nullptr && host_buffers_;
+  StreamHeap& heap = *(entry != nullptr ? entry : streams_.at(0))->heap;
+  const Request request = round(bytes);
+  std::uint64_t active = UINT64_MAX;
+  for (;;) {
+    ThreadCache* cache = nullptr;
+    Block* block = nullptr;
+    try {
+      block = host || central_.capabilities().whole_buffers ? obtain_host(request) : obtain(request, heap, cache);
+    } catch (const std::bad_alloc&) {
+      // The host has no memory for the books: the same to the caller.
+    }
+    if (block != nullptr) return issue(block, cache, request);
+    std::string failure;
+    {
+      const Central::Lock lock(central_);
+      failure = central_.work().take_failure();
+    }
+    // As long as callbacks free something.
+    const std::uint64_t before = std::exchange(active, central_.figures().active());
+    if (active >= before || !call_out_of_memory_callbacks(device_, bytes)) throw_out_of_memory(bytes, std::move(failure));
+  }
+}
+
+}  // namespace cistern::allocation

@@ -1,0 +1,203 @@
+// Cells, pieces and tickets over a driver.
+#include "allocator/driver_backing.hpp"
+
+#include <algorithm>
+#include <exception>
+
+namespace cistern::allocation {
+
+using core::Cell;
+using core::Piece;
+using core::Ticket;
+using drivers::Event;
+using drivers::Status;
+
+bool DeviceWork::ok(Status status) {
+  if (status == Status::failed) failure_ = driver_.error_text();
+  return status == Status::ok;
+}
+
+DeviceWork::~DeviceWork() {
+  for (const Point& point : points_) {
+    for (const Event event : point.events) driver_.release(event);
+  }
+}
+
+Ticket DeviceWork::mark() {
+  if (!driver_.capabilities().asynchronous) return Ticket::none;
+  // No memory was freed since the last mark, so nothing that it covers can have got new work.
+  if (current_ != Ticket::none) return current_;
+  Point point;
+  point.ticket = last_ + 1;
+  try {
+    streams_.for_each_live([&](const StreamEntry& entry) {
+      point.events.push_back(Event::none);
+      if (driver_.record(entry.native, point.events.back()) != Status::ok) {
+        point.events.pop_back();
+        point.complete = false;
+      }
+    });
+    points_.push_back(point);
+  } catch (const std::exception&) {
+    for (const Event event : point.events) driver_.release(event);
+    // Without memory for a ticket the host waits here. When even that fails, nothing more can be known.
+    wait_for_all();
+    return Ticket::none;
+  }
+  ++last_;
+  return current_ = static_cast<Ticket>(point.ticket);
+}
+
+void DeviceWork::settle(std::uint64_t ticket) {
+  while (!points_.empty() && points_.front().ticket <= ticket) {
+    for (const Event event : points_.front().events) driver_.release(event);
+    points_.pop_front();
+  }
+  passed_ = std::max(passed_, ticket);
+}
+
+bool DeviceWork::passed(Ticket ticket) {
+  const auto wanted = static_cast<std::uint64_t>(ticket);
+  // A later ticket that has passed covers the earlier ones; the oldest first, since most often it has not.
+  while (passed_ < wanted && !points_.empty()) {
+    Point& point = points_.front();
+    auto& events = point.events;
+    while (!events.empty() && driver_.passed(events.back())) {
+      driver_.release(events.back());
+      events.pop_back();
+    }
+    if (!events.empty() || !point.complete) return false;
+    settle(point.ticket);
+  }
+  return passed_ >= wanted;
+}
+
+void DeviceWork::wait(Ticket ticket) {
+  const auto wanted = static_cast<std::uint64_t>(ticket);
+  if (passed(ticket)) return;
+  ++host_waits_;
+  bool done = true;
+  for (const Point& point : points_) {
+    if (point.ticket > wanted) break;
+    done = done && point.complete;
+    for (const Event event : point.events) done = driver_.synchronize(event) == Status::ok && done;
+  }
+  if (done) {
+    settle(wanted);
+  } else {
+    wait_for_all();
+  }
+}
+
+bool DeviceWork::wait_for_all() {
+  if (!driver_.capabilities().asynchronous) return true;
+  ++host_waits_;
+  if (driver_.synchronize_device() != Status::ok) return false;
+  settle(last_);
+  current_ = Ticket::none;
+  return true;
+}
+
+bool DeviceWork::order(void* earlier, void* later) {
+  if (earlier == later || !driver_.capabilities().asynchronous) return true;
+  Event event = Event::none;
+  if (driver_.record(earlier, event) != Status::ok) return false;
+  const bool ordered = driver_.wait(later, event) == Status::ok;
+  driver_.release(event);
+  return ordered;
+}
+
+drivers::Address DriverBacking::address_of(std::uint64_t offset) const {
+  std::uint64_t inside = 0;
+  const drivers::Segment* segment = segment_of(offset, inside);
+  return segment != nullptr ? segment->base + inside : base_ + offset;
+}
+
+const drivers::Segment* DriverBacking::segment_of(std::uint64_t offset, std::uint64_t& offset_in_segment) const {
+  if (shown_.empty()) return nullptr;
+  const std::uint64_t granularity = driver_.capabilities().granularity;
+  auto found = shown_.upper_bound(static_cast<std::uint32_t>(offset / granularity));
+  if (found == shown_.begin()) return nullptr;
+  --found;
+  offset_in_segment = offset - bytes(found->first);
+  return &segments_.at(static_cast<std::uint64_t>(found->second));
+}
+
+void DriverBacking::retry() {
+  std::erase_if(unmapped_, [&](const auto& range) {
+    return driver_.unmap(address(Cell{range.first}), bytes(range.second)) == Status::ok;
+  });
+  std::erase_if(undestroyed_, [&](Piece piece) { return destroy_now(piece); });
+}
+
+bool DriverBacking::create(std::uint32_t cells, Piece& piece) {
+  if (!undestroyed_.empty() || !unmapped_.empty()) retry();
+  if (driver_.capabilities().virtual_memory) {
+    drivers::Physical physical = drivers::Physical::none;
+    if (!work_.ok(driver_.create(bytes(cells), physical))) return false;
+    piece = static_cast<Piece>(physical);
+    return true;
+  }
+  drivers::Segment segment;
+  if (!work_.ok(driver_.create_segment(bytes(cells), segment))) return false;
+  try {
+    segments_.emplace(next_segment_, segment);
+  } catch (const std::exception&) {
+    driver_.destroy_segment(segment);
+    return false;
+  }
+  piece = static_cast<Piece>(next_segment_++);
+  return true;
+}
+
+bool DriverBacking::destroy_now(Piece piece) {
+  if (driver_.capabilities().virtual_memory) {
+    return driver_.destroy(static_cast<drivers::Physical>(piece)) == Status::ok;
+  }
+  const auto segment = segments_.find(static_cast<std::uint64_t>(piece));
+  if (driver_.destroy_segment(segment->second) != Status::ok) return false;
+  segments_.erase(segment);
+  return true;
+}
+
+void DriverBacking::destroy(Piece piece, std::uint32_t) {
+  if (!destroy_now(piece)) undestroyed_.push_back(piece);
+}
+
+bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
+  if (!driver_.capabilities().virtual_memory) {
+    shown_.emplace(core::raw(at), piece);
+    return true;
+  }
+  if (!unmapped_.empty()) retry();
+  return work_.ok(driver_.map(address(at), static_cast<drivers::Physical>(piece), bytes(cells)));
+}
+
+void DriverBacking::unmap(Cell at, std::uint32_t cells) {
+  if (!driver_.capabilities().virtual_memory) {
+    shown_.erase(core::raw(at));
+    return;
+  }
+  if (driver_.unmap(address(at), bytes(cells)) != Status::ok) unmapped_.emplace(core::raw(at), cells);
+}
+
+bool DriverBacking::acquire_from(core::Backing& from) {
+  const auto& other = static_cast<const DriverBacking&>(from);
+  if (!driver_.capabilities().asynchronous || !ledger_.needs_wait(heap_, other.heap_)) return true;
+  if (!work_.order(other.native_, native_)) return false;
+  ledger_.waited(heap_, other.heap_);
+  return true;
+}
+
+bool DriverBacking::replace(Cell at, std::uint32_t cells, const core::Part* parts, std::size_t count) {
+  if (!driver_.capabilities().virtual_memory || !work_.wait_for_all()) return false;
+  std::vector<drivers::Part> wanted;
+  wanted.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    wanted.push_back(
+        {address(parts[i].at), bytes(parts[i].cells), static_cast<drivers::Physical>(parts[i].piece)});
+  }
+  return driver_.split(address(at), bytes(cells), wanted) == Status::ok;
+}
+
+}  // namespace cistern::allocation

@@ -1,0 +1,101 @@
+// From the heap of pages to a driver: cells become addresses, pieces become physical handles or segments, tickets become
+// events on every stream. One DriverBacking serves one heap; DeviceWork is shared by the heaps of a device.
+// Does not: decide anything. What a driver fails to give back is kept here and tried again, so that a failure leaves no hole
+// in the books. Locking: everything under the device's lock.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocator/stream_table.hpp"
+#include "core/backing.hpp"
+#include "core/stream_order.hpp"
+#include "drivers/driver.hpp"
+
+namespace cistern::allocation {
+
+// Points in the work of all streams of a device, and the order between two of them.
+class DeviceWork {
+ public:
+  DeviceWork(drivers::Driver& driver, const StreamTable& streams) : driver_(driver), streams_(streams) {}
+  ~DeviceWork();
+  DeviceWork(const DeviceWork&) = delete;
+  DeviceWork& operator=(const DeviceWork&) = delete;
+
+  // Frees that came in since the last mark() need a new one.
+  void new_frees() { current_ = core::Ticket::none; }
+  core::Ticket mark();
+  bool passed(core::Ticket ticket);
+  void wait(core::Ticket ticket);
+  // Work submitted to `later` from now on comes after what was submitted to `earlier`.
+  bool order(void* earlier, void* later);
+  // The host waits for everything. False when the driver failed.
+  bool wait_for_all();
+  std::uint64_t host_waits() const { return host_waits_; }
+  // Keeps what a driver says about a failure that is no lack of memory, for the error that the caller may throw.
+  bool ok(drivers::Status status);
+  std::string take_failure() { return std::exchange(failure_, {}); }
+
+ private:
+  struct Point {
+    std::uint64_t ticket = 0;
+    bool complete = true;  // Every stream has an event in it.
+    std::vector<drivers::Event> events;
+  };
+  void settle(std::uint64_t ticket);
+
+  drivers::Driver& driver_;
+  const StreamTable& streams_;
+  std::deque<Point> points_;  // Not yet known to have passed, oldest first.
+  std::uint64_t last_ = 0;    // Tickets given out.
+  std::uint64_t passed_ = 0;  // Tickets up to here have passed.
+  core::Ticket current_ = core::Ticket::none;
+  std::uint64_t host_waits_ = 0;
+  std::string failure_;
+};
+
+class DriverBacking final : public core::Backing {
+ public:
+  DriverBacking(drivers::Driver& driver, DeviceWork& work, core::OrderLedger& ledger, std::uint32_t heap, void* const& native)
+      : driver_(driver), work_(work), ledger_(ledger), heap_(heap), native_(native) {}
+
+  // The range that cell 0 starts; not used without virtual memory.
+  void set_base(drivers::Address base) { base_ = base; }
+  drivers::Address address_of(std::uint64_t offset) const;
+  // The segment around an offset; null with virtual memory.
+  const drivers::Segment* segment_of(std::uint64_t offset, std::uint64_t& offset_in_segment) const;
+
+  bool create(std::uint32_t cells, core::Piece& piece) override;
+  void destroy(core::Piece piece, std::uint32_t cells) override;
+  bool map(core::Cell at, core::Piece piece, std::uint32_t cells) override;
+  void unmap(core::Cell at, std::uint32_t cells) override;
+  core::Ticket mark() override { return work_.mark(); }
+  bool passed(core::Ticket ticket) override { return work_.passed(ticket); }
+  void wait(core::Ticket ticket) override { work_.wait(ticket); }
+  bool acquire_from(core::Backing& from) override;
+  bool replace(core::Cell at, std::uint32_t cells, const core::Part* parts, std::size_t count) override;
+
+ private:
+  std::uint64_t bytes(std::uint64_t cells) const { return cells * driver_.capabilities().granularity; }
+  drivers::Address address(core::Cell at) const { return base_ + bytes(core::raw(at)); }
+  bool destroy_now(core::Piece piece);
+  void retry();
+
+  drivers::Driver& driver_;
+  DeviceWork& work_;
+  core::OrderLedger& ledger_;
+  const std::uint32_t heap_;
+  void* const& native_;
+  drivers::Address base_ = 0;
+  std::map<std::uint32_t, core::Piece> shown_;             // Segments by their first cell.
+  std::map<std::uint64_t, drivers::Segment> segments_;     // By piece.
+  std::uint64_t next_segment_ = 1;
+  std::vector<core::Piece> undestroyed_;                   // The driver refused to take these back.
+  std::map<std::uint32_t, std::uint32_t> unmapped_;        // The same for mappings: first cell, cells.
+};
+
+}  // namespace cistern::allocation

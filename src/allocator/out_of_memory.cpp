@@ -1,0 +1,101 @@
+// Out of memory: callbacks, and the text of the error.
+#include "allocator/out_of_memory.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "allocator/device_allocator.hpp"
+#include "allocator/tags.hpp"
+#include "cistern/memory.hpp"
+
+namespace cistern {
+namespace allocation {
+namespace {
+
+using Entry = std::pair<std::uint64_t, std::shared_ptr<const OutOfMemoryCallback>>;
+
+// Never destroyed, as allocators are not.
+struct Callbacks {
+  std::mutex mutex;
+  std::vector<Entry> entries;
+  std::uint64_t last_id = 0;
+
+  static Callbacks& get() {
+    alignas(Callbacks) static unsigned char storage[sizeof(Callbacks)];
+    static Callbacks* callbacks = new (storage) Callbacks;
+    return *callbacks;
+  }
+};
+
+std::string with_unit(std::uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  std::uint64_t tenths = bytes * 10;
+  if (bytes > UINT64_MAX / 10) return std::to_string(bytes) + " B";
+  for (; tenths >= 10240 && unit + 1 < std::size(kUnits); ++unit) tenths /= 1024;
+  std::string text = std::to_string(tenths / 10);
+  if (unit != 0) text += '.' + std::to_string(tenths % 10);
+  text += ' ';
+  text += kUnits[unit];
+  return unit == 0 ? text : text + " (" + std::to_string(bytes) + " B)";
+}
+
+}  // namespace
+
+bool call_out_of_memory_callbacks(Device device, std::size_t bytes) {
+  std::vector<Entry> entries;
+  {
+    const std::lock_guard lock(Callbacks::get().mutex);
+    entries = Callbacks::get().entries;
+  }
+  bool again = false;
+  for (const auto& [id, callback] : entries) again = (*callback)(device, bytes) || again;
+  return again;
+}
+
+void lock_callbacks() { Callbacks::get().mutex.lock(); }
+void unlock_callbacks() { Callbacks::get().mutex.unlock(); }
+
+void DeviceAllocator::throw_out_of_memory(std::size_t bytes, std::string driver_failure) {
+  if (!driver_failure.empty()) {
+    throw driver_error("cistern: " + to_string(device_) + ": cannot allocate " + with_unit(bytes) + ": " + driver_failure);
+  }
+  std::uint64_t largest = 0;
+  {
+    const Central::Lock lock(central_);
+    largest = central_.largest_free(lock);
+  }
+  const Stats s = stats();
+  std::string text = "cistern: out of memory on " + to_string(device_) + ": asked for " + with_unit(bytes) + ", limit " +
+                     with_unit(s.memory_limit) + ", active " + with_unit(s.active) + ", cached " + with_unit(s.cached) +
+                     ", reserved " + with_unit(s.reserved) + ", largest free range " + with_unit(largest);
+  const auto entries = tag_figures_.entries();
+  for (std::size_t i = 0; i < std::min<std::size_t>(entries.size(), 3) && entries[i].active != 0; ++i) {
+    text += i == 0 ? ", biggest tags: " : ", ";
+    text += tag_name(entries[i].tag) + ' ' + with_unit(entries[i].active);
+  }
+  throw out_of_memory(std::move(text), bytes, s.memory_limit);
+}
+
+}  // namespace allocation
+
+std::uint64_t add_out_of_memory_callback(OutOfMemoryCallback callback) {
+  if (!callback) throw invalid_argument("cistern: add_out_of_memory_callback: the callback is empty");
+  auto shared = std::make_shared<const OutOfMemoryCallback>(std::move(callback));
+  auto& callbacks = allocation::Callbacks::get();
+  const std::lock_guard lock(callbacks.mutex);
+  callbacks.entries.emplace_back(callbacks.last_id + 1, std::move(shared));
+  return ++callbacks.last_id;
+}
+
+void remove_out_of_memory_callback(std::uint64_t id) {
+  auto& callbacks = allocation::Callbacks::get();
+  const std::lock_guard lock(callbacks.mutex);
+  std::erase_if(callbacks.entries, [id](const auto& entry) { return entry.first == id; });
+}
+
+}  // namespace cistern

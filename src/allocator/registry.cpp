@@ -1,0 +1,162 @@
+// Devices by name, their allocators, and the default device.
+#include "allocator/registry.hpp"
+
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <mutex>
+#include <new>
+
+#include "cistern/allocator.hpp"
+#include "cistern/memory.hpp"
+#include "drivers/cpu/cpu_driver.hpp"
+#include "drivers/model/model_driver.hpp"
+
+namespace cistern {
+namespace allocation {
+namespace {
+
+constexpr std::int32_t kMaxIndex = 64;  // Devices of a kind.
+
+// How many devices of a kind this computer has, and the driver of one. A new kind of device is a line in each.
+std::int32_t device_count(DeviceType type) {
+  switch (type) {
+    case DeviceType::cpu:
+      return 1;
+    case DeviceType::model:
+      return kMaxIndex;
+    case DeviceType::cuda:
+    case DeviceType::metal:
+      return 0;
+  }
+  return 0;
+}
+
+std::unique_ptr<drivers::Driver> make_driver(Device device) {
+  switch (device.type) {
+    case DeviceType::cpu:
+      return drivers::make_cpu_driver(drivers::CpuMode::cached);
+    case DeviceType::model:
+      return drivers::make_model_driver();
+    case DeviceType::cuda:
+    case DeviceType::metal:
+      break;
+  }
+  return nullptr;
+}
+
+constexpr std::array<const char*, 4> kNames = {"cpu", "cuda", "metal", "model"};
+
+struct Registry {
+  std::array<std::array<std::atomic<DeviceAllocator*>, kMaxIndex>, kNames.size()> allocators{};
+  std::atomic<DeviceAllocator*> system{nullptr};
+  std::atomic<DeviceAllocator*> chosen{nullptr};
+};
+
+constinit Registry registry;
+
+std::mutex& registry_mutex() {
+  alignas(std::mutex) static unsigned char storage[sizeof(std::mutex)];
+  static std::mutex* mutex = new (storage) std::mutex;
+  return *mutex;
+}
+
+// Made under the lock, published for readers without one, leaked on purpose: buffers are used by static destructors and by
+// threads that outlive main().
+template <typename Make>
+DeviceAllocator& made_once(std::atomic<DeviceAllocator*>& slot, Make make) {
+  if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) [[likely]] return *known;
+  const std::lock_guard lock(registry_mutex());
+  if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) return *known;
+  DeviceAllocator* fresh = make();
+  slot.store(fresh, std::memory_order_release);
+  return *fresh;
+}
+
+}  // namespace
+
+DeviceAllocator& device_allocator(Device device) {
+  const auto type = static_cast<std::size_t>(device.type);
+  if (type < kNames.size() && device.index >= 0 && device.index < kMaxIndex) {
+    auto& slot = registry.allocators[type][static_cast<std::size_t>(device.index)];
+    if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) [[likely]] return *known;
+    if (is_available(device)) {
+      return made_once(slot, [&] { return new DeviceAllocator(device, make_driver(device)); });
+    }
+  }
+  throw invalid_argument("cistern: device " + to_string(device) + " is not available");
+}
+
+DeviceAllocator& system_device_allocator() {
+  return made_once(registry.system, [] {
+    return new DeviceAllocator(Device::cpu(), drivers::make_cpu_driver(drivers::CpuMode::system));
+  });
+}
+
+namespace {
+
+DeviceAllocator& chosen() {
+  if (DeviceAllocator* known = registry.chosen.load(std::memory_order_acquire)) [[likely]] return *known;
+  return device_allocator(Device::cpu());
+}
+
+}  // namespace
+}  // namespace allocation
+
+std::string to_string(Device device) {
+  const auto type = static_cast<std::size_t>(device.type);
+  std::string text = type < allocation::kNames.size() ? allocation::kNames[type] : "unknown";
+  if (device.type != DeviceType::cpu || device.index != 0) text += ':' + std::to_string(device.index);
+  return text;
+}
+
+Device parse_device(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  for (std::size_t type = 0; type < allocation::kNames.size(); ++type) {
+    if (name != allocation::kNames[type]) continue;
+    Device device{static_cast<DeviceType>(type), 0};
+    if (colon == std::string_view::npos) return device;
+    const std::string_view digits = text.substr(colon + 1);
+    const char* const end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, device.index);
+    if (error == std::errc() && stop == end && device.index >= 0) return device;
+    break;
+  }
+  throw invalid_argument("cistern: '" + std::string(text) + "' names no device; expected cpu, cuda:N, metal:N or model:N");
+}
+
+bool is_available(Device device) {
+  return static_cast<std::size_t>(device.type) < allocation::kNames.size() && device.index >= 0 &&
+         device.index < allocation::device_count(device.type);
+}
+
+Device default_device() { return allocation::chosen().device(); }
+
+void set_default_device(Device device) {
+  allocation::registry.chosen.store(&allocation::device_allocator(device), std::memory_order_release);
+}
+
+Allocator& allocator() { return allocation::chosen(); }
+Allocator& allocator(Device device) { return allocation::device_allocator(device); }
+Allocator& system_allocator() { return allocation::system_device_allocator(); }
+
+Buffer malloc(std::size_t bytes) { return allocation::chosen().malloc(bytes); }
+Buffer malloc(std::size_t bytes, const Stream& stream) {
+  return allocation::device_allocator(stream.device()).malloc(bytes, stream);
+}
+
+void free(Buffer buffer) {
+  if (!buffer) return;
+  allocation::DeviceAllocator* owner = allocation::allocator_of(buffer.block());
+  if (owner == nullptr) throw invalid_argument("cistern: free: the buffer's allocator is gone");
+  owner->free(buffer);
+}
+
+Stream::Stream() : Stream(default_device()) {}
+Stream::Stream(Device device) : Stream(allocation::device_allocator(device).stream(nullptr)) {}
+Stream::Stream(Device device, void* native) : Stream(allocation::device_allocator(device).stream(native)) {}
+
+void stream_destroyed(const Stream& stream) { allocation::device_allocator(stream.device()).stream_destroyed(stream); }
+
+}  // namespace cistern

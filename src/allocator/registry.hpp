@@ -1,0 +1,15 @@
+// Registry: the one allocator of each device, made at first use and never destroyed. Thread-safe.
+// The only file that knows which drivers there are: see make_driver() in registry.cpp.
+#pragma once
+
+#include "allocator/device_allocator.hpp"
+#include "cistern/device.hpp"
+
+namespace cistern::allocation {
+
+// Throws invalid_argument when the device is not available.
+DeviceAllocator& device_allocator(Device device);
+// The CPU without a cache: each buffer is one aligned allocation of the C library.
+DeviceAllocator& system_device_allocator();
+
+}  // namespace cistern::allocation

@@ -1,0 +1,418 @@
+// Start and end of the driver, its streams, events and bytes.
+#include "drivers/cuda/cuda_driver.hpp"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "drivers/cuda/cuda_device.hpp"
+#include "drivers/cuda/cuda_loader.hpp"
+
+namespace cistern::drivers {
+namespace cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 512;                      // Bytes; what kernels and the vendor's libraries expect.
+constexpr std::size_t kSegmentGranularity = std::size_t{2} << 20;  // Bytes; a page of the device.
+constexpr std::size_t kKnownStreams = 4096;                  // Ids remembered; more are checked again.
+// Sets ids that are made here apart from those of cuStreamGetId() and of other drivers.
+constexpr std::uint64_t kOwnId = std::uint64_t{1} << 62;
+constexpr std::uint64_t kPerThreadId = std::uint64_t{1} << 61;
+constexpr std::uint64_t kNumberedId = std::uint64_t{1} << 60;
+
+std::uint64_t thread_number() {
+  static constinit std::atomic<std::uint64_t> next{1};
+  thread_local const std::uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+EventHandle handle_of(Event event) { return static_cast<EventHandle>(pointer(static_cast<Address>(event))); }
+
+int attribute_of(const CudaApi& api, Attribute which, DeviceNumber device) {
+  int value = 0;
+  return api.device_attribute(&value, which, device) == kSuccess ? value : 0;
+}
+
+}  // namespace
+
+CudaDriver::CudaDriver(const CudaApi& api, int index, const CudaConfig& config)
+    : api_(api), index_(index), config_(config) {}
+
+bool CudaDriver::start() {
+  {
+    const Entered entered(api_, nullptr);
+    if (!entered.ok()) return false;
+    if (call(api_.device(&device_, index_), "cuDeviceGet") != Status::ok) return false;
+    if (call(api_.primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain") != Status::ok) return false;
+    retained_ = true;
+  }
+  const Entered entered(api_, context_);
+  return entered.ok() && ask_attributes() && choose_unified() && start_virtual_memory() && start_pool();
+}
+
+CudaDriver::~CudaDriver() {
+  if (!retained_ || forked()) return;
+  {
+    const Entered entered(api_, context_);
+    if (gone(entered.result())) return;
+    for (const EventHandle event : events_) api_.event_destroy(event);
+    if (copier_ != nullptr) api_.stream_destroy(copier_);
+    if (threshold_set_) api_.pool_set(pool_, kReleaseThreshold, &previous_threshold_);
+  }
+  for (const DeviceNumber peer : peers_) api_.primary_release(peer);
+  api_.primary_release(device_);
+}
+
+int CudaDriver::attribute(Attribute which) const { return attribute_of(api_, which, device_); }
+
+// Counts a call and keeps what went wrong.
+Status CudaDriver::call(Result result, const char* name) {
+  count_call();
+  return result == kSuccess ? Status::ok : report(api_, result, name);
+}
+
+// The same for calls that give something back: there is nothing left to give when the driver has ended.
+Status CudaDriver::give_back(Result result, const char* name) {
+  return call(gone(result) ? kSuccess : result, name);
+}
+
+bool CudaDriver::ask_attributes() {
+  std::array<char, 256> text{};
+  std::size_t total = 0;
+  if (call(api_.device_name(text.data(), static_cast<int>(text.size()) - 1, device_), "cuDeviceGetName") !=
+          Status::ok ||
+      call(api_.device_total(&total, device_), "cuDeviceTotalMem") != Status::ok) {
+    return false;
+  }
+  capabilities_.name = text.data();
+  capabilities_.total_memory = total;
+  capabilities_.max_buffer = total;
+  capabilities_.granularity = kSegmentGranularity;
+  capabilities_.alignment = kAlignment;
+  capabilities_.virtual_memory = false;
+  capabilities_.double_mapping = false;
+  capabilities_.host_accessible = false;
+  capabilities_.asynchronous = true;
+  capabilities_.can_copy = true;
+  access_.push_back({{kDeviceLocation, device_}, kAccessReadWrite});
+  return true;
+}
+
+bool CudaDriver::choose_unified() {
+  if (config_.unified == CudaUnified::managed) {
+    managed_ = attribute(kManagedMemory) != 0;
+    if (!managed_) set_last_error("%s has no managed memory", capabilities_.name.c_str());
+    return managed_;
+  }
+  if (config_.unified == CudaUnified::pinned) return true;
+  int devices = 0;
+  if (call(api_.device_count(&devices), "cuDeviceGetCount") != Status::ok) return false;
+  managed_ = true;
+  for (int i = 0; i < devices && managed_; ++i) {
+    DeviceNumber device = 0;
+    managed_ = api_.device(&device, i) == kSuccess && attribute_of(api_, kConcurrentManagedAccess, device) != 0;
+  }
+  return true;
+}
+
+bool CudaDriver::start_virtual_memory() {
+  if (config_.mode == CudaMode::segments || config_.mode == CudaMode::stream_ordered) return true;
+  bool works = api_.has_virtual_memory() && attribute(kVirtualMemorySupported) != 0;
+  if (works) {
+    capabilities_.exportable =
+        attribute(kPosixHandlesSupported) != 0 && api_.export_handle != nullptr && api_.import_handle != nullptr;
+    capabilities_.rdma = attribute(kRdmaWithVirtualMemory) != 0;
+    // What a device says it can do, a container or a virtual machine may still refuse: ask for less until it works.
+    for (;;) {
+      const AllocationProperties wanted = properties();
+      std::size_t granularity = 0;
+      PhysicalHandle piece = 0;
+      count_call(2);
+      Result result = api_.granularity(&granularity, &wanted, kMinimumGranularity);
+      if (result == kSuccess) result = api_.physical_create(&piece, granularity, &wanted, 0);
+      if (result == kSuccess) api_.physical_release(piece);
+      // A full device says nothing about what it can do.
+      if (result == kSuccess || (result == kOutOfMemory && granularity != 0)) {
+        capabilities_.granularity = granularity;
+        break;
+      }
+      report(api_, result, "cuMemCreate");
+      if (capabilities_.rdma) {
+        capabilities_.rdma = false;
+      } else if (capabilities_.exportable) {
+        capabilities_.exportable = false;
+      } else {
+        works = false;
+        break;
+      }
+    }
+  }
+  if (!works && config_.mode == CudaMode::virtual_memory) {
+    set_last_error("%s has no virtual memory management", capabilities_.name.c_str());
+    return false;
+  }
+  capabilities_.virtual_memory = works;
+  capabilities_.double_mapping = works;
+  return true;
+}
+
+bool CudaDriver::start_pool() {
+  if (config_.mode != CudaMode::stream_ordered) return true;
+  if (!api_.has_pools() || attribute(kMemoryPoolsSupported) == 0) {
+    set_last_error("%s has no memory pools", capabilities_.name.c_str());
+    return false;
+  }
+  std::uint64_t threshold = config_.release_threshold;
+  if (call(api_.default_pool(&pool_, device_), "cuDeviceGetDefaultMemPool") != Status::ok ||
+      call(api_.pool_get(pool_, kReleaseThreshold, &previous_threshold_), "cuMemPoolGetAttribute") != Status::ok ||
+      call(api_.pool_set(pool_, kReleaseThreshold, &threshold), "cuMemPoolSetAttribute") != Status::ok) {
+    return false;
+  }
+  threshold_set_ = true;
+  capabilities_.whole_buffers = true;
+  capabilities_.ordered_buffers = true;
+  return true;
+}
+
+// Whether work may be submitted to the stream, or its end be asked for, without ending a capture.
+Status CudaDriver::check_capture(Stream stream) {
+  int state = kCaptureNone;
+  const Result result = api_.stream_capturing(stream, &state);
+  if (result != kSuccess) return call(result, "cuStreamIsCapturing");
+  count_call();
+  if (state == kCaptureNone) return Status::ok;
+  set_last_error("the stream is being captured into a graph");
+  return Status::capturing;
+}
+
+// Whether the stream belongs to this device; sets the error text when it does not.
+bool CudaDriver::check_device(Stream stream) {
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return false;
+  Context owner = nullptr;
+  if (call(api_.stream_context(stream, &owner), "cuStreamGetCtx") != Status::ok) return false;
+  if (owner == context_) return true;
+  DeviceNumber device = 0;
+  const Entered in_owner(api_, owner);
+  if (!in_owner.ok() || call(api_.context_device(&device), "cuCtxGetDevice") != Status::ok) return false;
+  if (device == device_) return true;
+  set_last_error("the stream belongs to CUDA device %d, not to device %d", device, device_);
+  return false;
+}
+
+std::uint64_t CudaDriver::stream_id(void* native) {
+  const Stream stream = stream_of(native);
+  const auto index = static_cast<std::uint64_t>(static_cast<unsigned>(index_));
+  if (stream == nullptr) return kOwnId | index;
+  if (address_of(native) == kPerThreadStream) return kOwnId | kPerThreadId | thread_number() << 16 | index;
+  if (forked()) {
+    const Entered says_why(api_, context_);
+    return 0;
+  }
+  try {
+    if (api_.stream_number == nullptr) {
+      static constinit std::atomic<std::uint64_t> next{1};
+      const std::lock_guard lock(mutex_);
+      const auto found = numbers_.find(native);
+      if (found != numbers_.end()) return found->second;
+      if (!check_device(stream)) return 0;
+      return numbers_[native] = kOwnId | kNumberedId | next.fetch_add(1, std::memory_order_relaxed);
+    }
+    unsigned long long id = 0;
+    if (call(api_.stream_number(stream, &id), "cuStreamGetId") != Status::ok) return 0;
+    const std::lock_guard lock(mutex_);
+    if (known_streams_.contains(id)) return id;
+    if (!check_device(stream)) return 0;
+    if (known_streams_.size() >= kKnownStreams) known_streams_.clear();
+    known_streams_.insert(id);
+    return id;
+  } catch (const std::exception&) {
+    set_last_error("no memory for the driver's own records");
+    return 0;
+  }
+}
+
+void CudaDriver::forget_stream(void* native, std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  known_streams_.erase(id);
+  const auto found = numbers_.find(native);
+  if (found != numbers_.end() && found->second == id) numbers_.erase(found);
+}
+
+Status CudaDriver::record(void* native, Event& out) {
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return entered.status();
+  const Stream stream = stream_of(native);
+  if (const Status status = check_capture(stream); status != Status::ok) return status;
+  EventHandle event = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!events_.empty()) {
+      event = events_.back();
+      events_.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    const Status made = call(api_.event_create(&event, kEventDisableTiming), "cuEventCreate");
+    if (made != Status::ok) return made;
+  }
+  const Status status = call(api_.event_record(event, stream), "cuEventRecord");
+  const auto made = static_cast<Event>(address_of(event));
+  if (status == Status::ok) {
+    out = made;
+  } else {
+    release(made);
+  }
+  return status;
+}
+
+Status CudaDriver::wait(void* native, Event event) {
+  if (event == Event::none) return Status::ok;
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return entered.status();
+  const Stream stream = stream_of(native);
+  if (const Status status = check_capture(stream); status != Status::ok) return status;
+  return call(api_.stream_wait(stream, handle_of(event), 0), "cuStreamWaitEvent");
+}
+
+bool CudaDriver::passed(Event event) {
+  if (event == Event::none) return true;
+  const Entered entered(api_, context_);
+  // Where nothing runs any more nothing is pending.
+  if (!entered.ok()) return forked() || gone(entered.result());
+  count_call();
+  const Result result = api_.event_query(handle_of(event));
+  if (result == kSuccess) return true;
+  if (result == kNotReady) return false;
+  report(api_, result, "cuEventQuery");
+  return gone(result) || broken(result);
+}
+
+Status CudaDriver::synchronize(Event event) {
+  if (event == Event::none) return Status::ok;
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return gone(entered.result()) ? Status::ok : entered.status();
+  return give_back(api_.event_synchronize(handle_of(event)), "cuEventSynchronize");
+}
+
+Status CudaDriver::synchronize_device() {
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return gone(entered.result()) ? Status::ok : entered.status();
+  if (captures_.load(std::memory_order_relaxed) != 0) {
+    set_last_error("a stream of the device is being captured into a graph");
+    return Status::capturing;
+  }
+  // Not every capture is announced; the legacy stream knows of those on streams that it synchronises with.
+  if (const Status status = check_capture(nullptr); status == Status::capturing) return status;
+  return give_back(api_.context_synchronize(), "cuCtxSynchronize");
+}
+
+void CudaDriver::release(Event event) {
+  if (event == Event::none) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(handle_of(event));
+  } catch (const std::exception&) {
+    const Entered entered(api_, context_);
+    if (entered.ok()) give_back(api_.event_destroy(handle_of(event)), "cuEventDestroy");
+  }
+}
+
+Status CudaDriver::copy(Address to, Address from, std::size_t bytes, void* native) {
+  if (bytes == 0) return Status::ok;
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return entered.status();
+  const Stream stream = stream_of(native);
+  if (stream == nullptr) {
+    if (const Status status = check_capture(stream); status != Status::ok) return status;
+  }
+  return call(api_.copy_async(to, from, bytes, stream), "cuMemcpyAsync");
+}
+
+Status CudaDriver::fill(Address at, std::uint8_t value, std::size_t bytes, void* native) {
+  if (bytes == 0) return Status::ok;
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return entered.status();
+  const Stream stream = stream_of(native);
+  if (stream == nullptr) {
+    if (const Status status = check_capture(stream); status != Status::ok) return status;
+  }
+  return call(api_.fill_async(at, value, bytes, stream), "cuMemsetD8Async");
+}
+
+Status CudaDriver::set_wired_limit(std::size_t) {
+  set_last_error("CUDA has no use for a wired limit");
+  return Status::unsupported;
+}
+
+}  // namespace cuda
+
+std::vector<CudaDeviceInfo> list_cuda_devices(std::string* why) {
+  using namespace cuda;
+  std::string text;
+  std::vector<CudaDeviceInfo> out;
+  const CudaApi* const api = library(text);
+  int count = 0;
+  if (api != nullptr) {
+    const Entered entered(*api, nullptr);
+    const Result result = entered.ok() ? api->device_count(&count) : kSuccess;
+    if (result != kSuccess) report(*api, result, "cuDeviceGetCount");
+    if (!entered.ok() || result != kSuccess) text = last_error();
+    if (text.empty() && count == 0) text = "CUDA: the driver is here, but no device that it can use";
+  }
+  for (int i = 0; i < count; ++i) {
+    CudaDeviceInfo info;
+    DeviceNumber device = 0;
+    std::array<char, 256> name{};
+    if (api->device(&device, i) != kSuccess) continue;
+    if (api->device_name(name.data(), static_cast<int>(name.size()) - 1, device) == kSuccess) info.name = name.data();
+    api->device_total(&info.total_memory, device);
+    const auto has = [&](Attribute which) { return attribute_of(*api, which, device) != 0; };
+    info.index = i;
+    info.compute_major = attribute_of(*api, kComputeCapabilityMajor, device);
+    info.compute_minor = attribute_of(*api, kComputeCapabilityMinor, device);
+    info.virtual_memory = api->has_virtual_memory() && has(kVirtualMemorySupported);
+    info.memory_pools = api->has_pools() && has(kMemoryPoolsSupported);
+    info.managed = has(kManagedMemory);
+    info.concurrent_managed = has(kConcurrentManagedAccess);
+    info.exportable = info.virtual_memory && has(kPosixHandlesSupported);
+    info.rdma = info.virtual_memory && has(kRdmaWithVirtualMemory);
+    out.push_back(std::move(info));
+  }
+  if (why != nullptr) *why = text;
+  return out;
+}
+
+int cuda_driver_version() {
+  std::string text;
+  const cuda::CudaApi* const api = cuda::library(text);
+  return api == nullptr ? 0 : api->version;
+}
+
+std::unique_ptr<Driver> make_cuda_driver(int index, const CudaConfig& config, std::string* why) {
+  std::string text;
+  const cuda::CudaApi* const api = cuda::library(text);
+  int count = 0;
+  if (api != nullptr) {
+    const cuda::Entered entered(*api, nullptr);
+    const cuda::Result result = entered.ok() ? api->device_count(&count) : cuda::kSuccess;
+    if (result != cuda::kSuccess) cuda::report(*api, result, "cuDeviceGetCount");
+    if (!entered.ok() || result != cuda::kSuccess) {
+      text = cuda::last_error();
+    } else if (index < 0 || index >= count) {
+      text = "CUDA: there is no device " + std::to_string(index) + "; " + std::to_string(count) + " can be used";
+    }
+  }
+  std::unique_ptr<cuda::CudaDriver> driver;
+  if (text.empty()) {
+    driver = std::make_unique<cuda::CudaDriver>(*api, index, config);
+    if (!driver->start()) {
+      text = cuda::last_error();
+      driver.reset();
+    }
+  }
+  if (why != nullptr) *why = text;
+  return driver;
+}
+
+}  // namespace cistern::drivers

@@ -1,0 +1,286 @@
+// Plans one part of a problem. See portfolio.hpp.
+#include "plan/portfolio.hpp"
+
+#include <algorithm>
+
+#include "plan/repair.hpp"
+#include "plan/team.hpp"
+
+namespace cistern::planner {
+namespace {
+
+std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+// How a skyline is built: see Skyline::place. `slack` is a share of the target.
+struct SkylineRecipe {
+  Order order;
+  double slack;
+  bool mirrored;
+};
+constexpr double kAlways = 2;
+// What wins most often comes first: large problems see only the first few in time.
+constexpr SkylineRecipe kSkylines[] = {
+    {Order::earliest_start, 0.05, false},       {Order::earliest_start, 0.05, true},
+    {Order::width_squared_size, 0.001, false},  {Order::total_area_width, 0.05, false},
+    {Order::area, 0.05, false},                 {Order::earliest_start, kAlways, false},
+    {Order::width, 0.05, false},                {Order::latest_end, 0.05, false},
+    {Order::size, 0.05, false},                 {Order::earliest_start, -1, false},
+    {Order::total_area_width, -1, false},       {Order::area, -1, false},
+    {Order::width_squared_size, -1, false},     {Order::latest_end, -1, false},
+    {Order::size, -1, false},                   {Order::width, -1, false},
+    {Order::earliest_start, 0.001, false},      {Order::earliest_start, -1, true},
+    {Order::area, 0.05, true},                  {Order::total_area_width, 0.05, true},
+    {Order::width_squared_size, kAlways, false}, {Order::latest_end, 0.05, true},
+};
+
+struct SearchRecipe {
+  Branching branching;
+  Order order;
+};
+// Each is fast on instances on which others are hopeless; in the order that solves the most soonest.
+constexpr SearchRecipe kSearches[] = {
+    {Branching::tightest_section, Order::earliest_start},     {Branching::tightest_section, Order::width},
+    {Branching::lowest_section, Order::total_area_width},     {Branching::tightest_section, Order::width_squared_size},
+    {Branching::lowest_box, Order::latest_end},               {Branching::lowest_section, Order::width},
+    {Branching::tightest_section, Order::size},               {Branching::lowest_box, Order::width},
+    {Branching::lowest_box, Order::width_squared_size},       {Branching::lowest_box, Order::total_area_width},
+    {Branching::tightest_section, Order::latest_end},         {Branching::lowest_section, Order::earliest_start},
+    {Branching::lowest_section, Order::width_squared_size},   {Branching::lowest_section, Order::size},
+    {Branching::tightest_section, Order::total_area_width},   {Branching::lowest_box, Order::size},
+    {Branching::lowest_section, Order::latest_end},           {Branching::lowest_box, Order::earliest_start},
+    {Branching::lowest_section, Order::area},                 {Branching::lowest_box, Order::area},
+    {Branching::tightest_section, Order::area},
+};
+
+constexpr int kBumpRound = 2;              // where the exact search applies, it gets two rounds before first fit is bumped
+constexpr std::int32_t kMostBumped = 4000;  // boxes: first fit over and over costs too much beyond
+
+std::uint64_t seed_for(std::uint64_t seed, int round, std::size_t task) {
+  return Random(seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(round) * 1000003u + task).next();
+}
+
+}  // namespace
+
+Portfolio::Portfolio(Strip strip, unsigned threads, std::uint64_t seed)
+    : strip_(std::move(strip)), threads_(threads), seed_(seed), workers_(threads), bound_(lower_bound(strip_)) {
+  orders_.resize(static_cast<std::size_t>(Order::hint) + 1);
+}
+
+const std::vector<std::int32_t>& Portfolio::order(Order o) {
+  std::vector<std::int32_t>& cached = orders_[static_cast<std::size_t>(o)];
+  if (cached.empty()) cached = order_of(strip_, o);
+  return cached;
+}
+
+bool Portfolio::take(const std::vector<Bytes>& offsets) {
+  const Bytes peak = peak_of(strip_, offsets);
+  if (!offsets_.empty() && peak >= peak_) return false;
+  offsets_ = offsets;
+  peak_ = peak;
+  return true;
+}
+
+void Portfolio::begin(Control& control) {
+  const auto n = static_cast<std::uint64_t>(strip_.boxes());
+  control.charge(n);
+  if (strip_.any_fixed || strip_.any_gap) {
+    FirstFit first_fit(strip_);
+    first_fit.decode(order(strip_.any_hint ? Order::hint : Order::size), control);
+    take(first_fit.offsets());
+  } else {
+    workers_[0].skyline = std::make_unique<Skyline>(strip_);
+    std::vector<Bytes> offsets;
+    const auto slack = static_cast<Bytes>(kSkylines[0].slack * static_cast<double>(bound_));
+    const std::vector<std::int32_t> ranks = ranks_of(order(kSkylines[0].order));
+    if (!workers_[0].skyline->place(ranks, INT64_MAX, bound_, slack, control, offsets)) {  // no time: one on the other
+      offsets.assign(strip_.size.size(), 0);
+      Bytes top = 0;
+      for (std::size_t b = 0; b < offsets.size(); ++b) {
+        offsets[b] = align_up(top, strip_.alignment[b]);
+        top = offsets[b] + strip_.size[b];
+      }
+    }
+    take(offsets);
+    if (strip_.any_hint && !control.stopped()) {
+      FirstFit first_fit(strip_);
+      first_fit.decode(order(Order::hint), control);
+      take(first_fit.offsets());
+      control.charge(n);
+    }
+  }
+}
+
+void Portfolio::skylines(Bytes goal, Control& control) {
+  const auto n = static_cast<std::uint64_t>(strip_.boxes());
+  std::size_t tasks = std::size(kSkylines);
+  if (control.left() / n < tasks) tasks = static_cast<std::size_t>(control.left() / n);
+  if (tasks <= 1) return;
+  for (const SkylineRecipe& r : kSkylines) order(r.order);
+  if (!mirror_) mirror_ = std::make_unique<Strip>(mirrored(strip_));
+  struct Best {
+    Bytes peak = INT64_MAX;
+    std::size_t task = SIZE_MAX;
+    std::vector<Bytes> offsets;
+  };
+  std::vector<Best> best(threads_);
+  std::atomic<Bytes> lowest{peak_};
+  // Task 0 was the first plan.
+  const std::size_t winner = first_success(tasks - 1, threads_, [&](std::size_t k, unsigned w, Cancel) {
+    const std::size_t task = k + 1;
+    if (control.stopped()) return false;
+    const SkylineRecipe& recipe = kSkylines[task];
+    std::unique_ptr<Skyline>& skyline = recipe.mirrored ? workers_[w].mirrored : workers_[w].skyline;
+    const Strip& strip = recipe.mirrored ? *mirror_ : strip_;
+    if (!skyline) skyline = std::make_unique<Skyline>(strip);
+    const Bytes slack = recipe.slack == kAlways ? Skyline::kAlways
+                        : recipe.slack < 0      ? -1
+                                                : static_cast<Bytes>(recipe.slack * static_cast<double>(goal));
+    // What cannot be the best, nor reach the goal, may stop early; what is as good may not, or the answer would depend on
+    // which thread is faster.
+    const Bytes limit = std::max(lowest.load(), goal) + 1;
+    const std::vector<std::int32_t> ranks =
+        recipe.mirrored ? ranks_of(order_of(strip, recipe.order)) : ranks_of(orders_[static_cast<std::size_t>(recipe.order)]);
+    std::vector<Bytes>& offsets = workers_[w].offsets;
+    if (!skyline->place(ranks, limit, goal, slack, control, offsets)) return false;
+    if (recipe.mirrored) {
+      std::vector<Bytes> turned(offsets.size());
+      for (std::size_t b = 0; b < offsets.size(); ++b) turned[idx(strip.source[b])] = offsets[b];
+      offsets = std::move(turned);
+    }
+    const Bytes peak = peak_of(strip_, offsets);
+    Bytes seen = lowest.load();
+    while (peak < seen && !lowest.compare_exchange_weak(seen, peak)) {
+    }
+    const Bytes key = peak <= goal ? 0 : peak;
+    const Bytes held = best[w].peak <= goal ? 0 : best[w].peak;
+    if (key < held || (key == held && task < best[w].task)) best[w] = {peak, task, offsets};
+    return peak <= goal;
+  });
+  control.charge(n * std::min(winner + 1, tasks - 1));
+  std::sort(best.begin(), best.end(), [&](const Best& x, const Best& y) {
+    const Bytes kx = x.peak <= goal ? 0 : x.peak;
+    const Bytes ky = y.peak <= goal ? 0 : y.peak;
+    return kx != ky ? kx < ky : x.task < y.task;
+  });
+  if (best[0].task != SIZE_MAX) take(best[0].offsets);
+}
+
+void Portfolio::bumps(Bytes goal, std::uint64_t steps, Control& control) {
+  const std::size_t tasks = std::size(kOrders);
+  if (control.left() < steps * tasks) steps = control.left() / tasks;
+  if (steps == 0) return;
+  for (const Order o : kOrders) order(o);
+  struct Outcome {
+    Bytes peak = INT64_MAX;
+    std::uint64_t steps = 0;
+    std::vector<Bytes> offsets;
+  };
+  std::vector<Outcome> outcomes(tasks);
+  const std::size_t winner = first_success(tasks, threads_, [&](std::size_t task, unsigned w, Cancel cancel) {
+    if (control.stopped() || cancel()) return false;
+    if (!workers_[w].first_fit) workers_[w].first_fit = std::make_unique<FirstFit>(strip_);
+    Random random(seed_for(seed_, round_, task));
+    std::vector<std::int32_t> start = orders_[static_cast<std::size_t>(kOrders[task])];
+    if (round_ > 0) start = blurred(start, 0.2 * random.real(), random);
+    Outcome& out = outcomes[task];
+    out.steps = steps;
+    out.peak = workers_[w].first_fit->bump(std::move(start), goal, out.steps, random, control, out.offsets);
+    return out.peak <= goal;
+  });
+  std::size_t best = 0;
+  for (std::size_t task = 0; task < tasks; ++task) {
+    if (task > winner) break;
+    control.charge(outcomes[task].steps);
+    if (outcomes[task].peak < outcomes[best].peak) best = task;
+  }
+  if (winner < tasks) best = winner;
+  if (!outcomes[best].offsets.empty()) take(outcomes[best].offsets);
+}
+
+Verdict Portfolio::search(Bytes target, std::uint64_t nodes, Control& control) {
+  // From the second round on, as many tries with blurred orders and small budgets join.
+  const std::size_t plain = std::size(kSearches);
+  const std::size_t tasks = round_ == 0 ? plain : 2 * plain;
+  struct Outcome {
+    Verdict verdict = Verdict::unknown;
+    std::uint64_t nodes = 0;
+  };
+  std::vector<Outcome> outcomes(tasks);
+  std::vector<std::vector<Bytes>> found(threads_);
+  std::vector<std::size_t> found_by(threads_, SIZE_MAX);
+  for (const SearchRecipe& r : kSearches) order(r.order);
+  const std::uint64_t most = std::min(nodes, control.left() / tasks + 1);
+  const std::size_t winner = first_success(tasks, threads_, [&](std::size_t task, unsigned w, Cancel cancel) {
+    if (control.stopped() || cancel()) return false;
+    if (!workers_[w].exact) workers_[w].exact = std::make_unique<ExactSearch>(strip_);
+    ExactSearch& exact = *workers_[w].exact;
+    const SearchRecipe& recipe = kSearches[task % plain];
+    const std::vector<std::int32_t>& base = orders_[static_cast<std::size_t>(recipe.order)];
+    Random random(seed_for(seed_, round_, task));
+    const std::vector<std::int32_t> ranks =
+        ranks_of(task < plain ? base : blurred(base, 0.3 * random.real() * random.real(), random));
+    const std::uint64_t budget = task < plain ? most : std::min(most, static_cast<std::uint64_t>(strip_.boxes()) * 4 + 256);
+    outcomes[task].verdict = exact.run(target, recipe.branching, ranks, budget, control, cancel);
+    outcomes[task].nodes = exact.nodes();
+    if (outcomes[task].verdict == Verdict::unknown) return false;
+    if (outcomes[task].verdict == Verdict::fits && task < found_by[w]) {
+      found[w] = exact.offsets();
+      found_by[w] = task;
+    }
+    return true;
+  });
+  for (std::size_t task = 0; task < tasks && task <= winner; ++task) control.charge(outcomes[task].nodes);
+  if (winner == tasks) return Verdict::unknown;
+  for (std::size_t w = 0; w < threads_; ++w) {
+    if (found_by[w] == winner) take(found[w]);
+  }
+  return outcomes[winner].verdict;
+}
+
+Verdict Portfolio::search_gaps(Bytes target, std::uint64_t nodes, Control& control) {
+  Worker& worker = workers_[0];
+  if (!worker.disjunctive) worker.disjunctive = std::make_unique<DisjunctiveSearch>(strip_);
+  const Verdict verdict = worker.disjunctive->run(target, std::min(nodes, control.left()), control);
+  control.charge(worker.disjunctive->nodes());
+  if (verdict == Verdict::fits) take(worker.disjunctive->offsets());
+  return verdict;
+}
+
+void Portfolio::improve(Bytes goal, bool decide, Control& control) {
+  const auto n = static_cast<std::uint64_t>(strip_.boxes());
+  const int round = round_;
+  const auto done = [&] { return peak_ <= goal || settled() || control.exhausted(); };
+  if (round == 0 && !strip_.any_fixed) skylines(goal, control);
+  if (done()) return;
+  // Tries `target`; learns from the verdict.
+  const bool gaps = strip_.any_gap;
+  const bool small = strip_.boxes() <= (gaps ? DisjunctiveSearch::kMostBoxes : ExactSearch::kMostBoxes);
+  const std::uint64_t nodes = (n + n / 4 + 64) << std::min(round, 40);
+  const auto attempt = [&](Bytes target) {
+    const Verdict verdict = gaps ? search_gaps(target, nodes, control) : search(target, nodes, control);
+    if (verdict == Verdict::never_fits) bound_ = std::max(bound_, target + 1);
+    return verdict;
+  };
+  if (small) {
+    attempt(goal);
+    if (done()) return;
+    // The goal is hard: get closer to it.
+    for (int tries = 0; tries < 3 && !decide && !done();) {
+      const Bytes from = std::max(bound_, goal);
+      const Bytes target = tries == 0 ? from + (peak_ - from) / 2 : peak_ - std::max<Bytes>(1, (peak_ - from) >> (1 + tries));
+      if (attempt(target) == Verdict::unknown) ++tries;
+    }
+  } else if (!gaps) {
+    Repair repair(strip_, seed_for(seed_, round, 0));
+    std::vector<Bytes> offsets = offsets_;
+    std::uint64_t budget = std::min(control.left(), nodes);
+    repair.run(offsets, goal, round, budget, control);
+    control.charge(budget);
+    take(offsets);
+  }
+  const bool bump = gaps ? strip_.boxes() <= kMostBumped || round == 0 : strip_.boxes() <= kMostBumped && round >= kBumpRound;
+  if (!done() && bump) bumps(goal, 8 * nodes, control);
+  ++round_;
+}
+
+}  // namespace cistern::planner

@@ -1,0 +1,178 @@
+// Search trees of the skyline heuristic. See span_tree.hpp.
+#include "plan/span_tree.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cistern::planner {
+namespace {
+
+std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+SpanTree::SpanTree(const Strip& strip) : strip_(strip) {
+  const std::size_t n = idx(strip.boxes());
+  while (leaves_ * kLeaf < n) leaves_ *= 2;
+  box_.resize(n);
+  std::iota(box_.begin(), box_.end(), 0);
+  // `split` sorts box_ so that each leaf is a run; the runs are then spread over leaves of kLeaf places.
+  std::vector<std::int32_t> spread(leaves_ * kLeaf, -1);
+  struct Range {
+    std::size_t node, from, to;
+    bool by_last;
+  };
+  std::vector<Range> todo{{1, 0, n, false}};
+  while (!todo.empty()) {
+    const Range r = todo.back();
+    todo.pop_back();
+    const auto at = [&](std::size_t k) { return box_.begin() + static_cast<std::ptrdiff_t>(k); };
+    if (r.node >= leaves_) {
+      std::copy(at(r.from), at(r.to), spread.begin() + static_cast<std::ptrdiff_t>((r.node - leaves_) * kLeaf));
+      continue;
+    }
+    const std::size_t middle = r.from + (r.to - r.from) / 2;
+    std::nth_element(at(r.from), at(middle), at(r.to), [&](std::int32_t x, std::int32_t y) {
+      const auto& key = r.by_last ? strip_.last : strip_.first;
+      return key[idx(x)] != key[idx(y)] ? key[idx(x)] < key[idx(y)] : x < y;
+    });
+    todo.push_back({2 * r.node, r.from, middle, !r.by_last});
+    todo.push_back({2 * r.node + 1, middle, r.to, !r.by_last});
+  }
+  box_ = std::move(spread);
+  place_.resize(n);
+  for (std::size_t p = 0; p < box_.size(); ++p) {
+    if (box_[p] >= 0) place_[idx(box_[p])] = static_cast<std::int32_t>(p);
+  }
+  rank_.resize(box_.size());
+  nodes_.resize(2 * leaves_);
+}
+
+void SpanTree::reset(const std::vector<std::int32_t>& ranks) {
+  for (std::size_t p = 0; p < box_.size(); ++p) rank_[p] = box_[p] < 0 ? INT32_MAX : ranks[idx(box_[p])];
+  for (std::size_t leaf = 0; leaf < leaves_; ++leaf) pull_leaf(leaf);
+  for (std::size_t node = leaves_; node-- > 1;) pull(node);
+}
+
+void SpanTree::pull_leaf(std::size_t leaf) {
+  Node node;
+  for (std::size_t p = leaf * kLeaf; p < (leaf + 1) * kLeaf; ++p) {
+    if (rank_[p] == INT32_MAX) continue;
+    const std::int32_t first = strip_.first[idx(box_[p])];
+    const std::int32_t last = strip_.last[idx(box_[p])];
+    node.min_first = std::min(node.min_first, first);
+    node.max_first = std::max(node.max_first, first);
+    node.min_last = std::min(node.min_last, last);
+    node.max_last = std::max(node.max_last, last);
+    node.min_rank = std::min(node.min_rank, rank_[p]);
+  }
+  nodes_[leaves_ + leaf] = node;
+}
+
+void SpanTree::pull(std::size_t node) {
+  const Node& a = nodes_[2 * node];
+  const Node& b = nodes_[2 * node + 1];
+  nodes_[node] = {std::min(a.min_first, b.min_first), std::max(a.max_first, b.max_first),
+                  std::min(a.min_last, b.min_last), std::max(a.max_last, b.max_last), std::min(a.min_rank, b.min_rank)};
+}
+
+void SpanTree::erase(std::int32_t box) {
+  const std::size_t place = idx(place_[idx(box)]);
+  rank_[place] = INT32_MAX;
+  pull_leaf(place / kLeaf);
+  for (std::size_t node = (leaves_ + place / kLeaf) / 2; node >= 1; node /= 2) {
+    const Node before = nodes_[node];
+    pull(node);
+    if (before == nodes_[node]) break;
+  }
+}
+
+std::int32_t SpanTree::best_inside(std::int32_t from, std::int32_t to, std::int32_t section) const {
+  const std::int32_t most_first = section < 0 ? INT32_MAX : section;
+  const std::int32_t least_last = section < 0 ? 0 : section + 1;
+  std::int32_t best_rank = INT32_MAX;
+  std::int32_t best = -1;
+  std::size_t stack[128];  // at most one sibling a level waits
+  std::size_t depth = 0;
+  stack[depth++] = 1;
+  while (depth > 0) {
+    const std::size_t node = stack[--depth];
+    const Node& n = nodes_[node];
+    if (n.max_first < from || n.min_last > to || n.min_rank >= best_rank) continue;
+    if (n.min_first > most_first || n.max_last < least_last) continue;
+    if (node >= leaves_) {
+      for (std::size_t p = (node - leaves_) * kLeaf, end = p + kLeaf; p < end; ++p) {
+        if (rank_[p] >= best_rank) continue;
+        const std::size_t b = idx(box_[p]);
+        if (strip_.first[b] < from || strip_.last[b] > to) continue;
+        if (strip_.first[b] > most_first || strip_.last[b] < least_last) continue;
+        best_rank = rank_[p];
+        best = box_[p];
+      }
+      continue;
+    }
+    const bool left_first = nodes_[2 * node].min_rank < nodes_[2 * node + 1].min_rank;
+    stack[depth++] = 2 * node + (left_first ? 1 : 0);
+    stack[depth++] = 2 * node + (left_first ? 0 : 1);
+  }
+  return best;
+}
+
+SectionTree::SectionTree(std::int32_t sections) {
+  while (leaves_ < idx(sections)) leaves_ *= 2;
+  nodes_.resize(2 * leaves_);
+}
+
+void SectionTree::reset(const std::vector<Bytes>& values) {
+  for (std::size_t i = 0; i < leaves_; ++i) nodes_[leaves_ + i] = {i < values.size() ? values[i] : 0, 0};
+  for (std::size_t node = leaves_; node-- > 1;) nodes_[node] = {std::max(nodes_[2 * node].top, nodes_[2 * node + 1].top), 0};
+}
+
+void SectionTree::add(std::int32_t from, std::int32_t to, Bytes value) {
+  std::size_t left = leaves_ + idx(from);
+  std::size_t right = leaves_ + idx(to);
+  const std::size_t first = left;
+  const std::size_t last = right - 1;
+  const auto apply = [&](std::size_t node) {
+    nodes_[node].top += value;
+    nodes_[node].added += value;
+  };
+  for (; left < right; left /= 2, right /= 2) {
+    if (left % 2 == 1) apply(left++);
+    if (right % 2 == 1) apply(--right);
+  }
+  const auto pull = [&](std::size_t node) {
+    nodes_[node].top = std::max(nodes_[2 * node].top, nodes_[2 * node + 1].top) + nodes_[node].added;
+  };
+  for (std::size_t a = first / 2, b = last / 2; a >= 1; a /= 2, b /= 2) {
+    pull(a);
+    if (a != b) pull(b);
+  }
+}
+
+SectionTree::Top SectionTree::top(std::int32_t from, std::int32_t to) const {
+  Top best;
+  std::size_t best_node = 0;
+  // The nodes that make up the range, each with what was added above it.
+  const auto look = [&](std::size_t node) {
+    Bytes value = nodes_[node].top;
+    for (std::size_t up = node / 2; up >= 1; up /= 2) value += nodes_[up].added;
+    if (value > best.value) {
+      best.value = value;
+      best_node = node;
+    }
+  };
+  std::size_t left = leaves_ + idx(from);
+  std::size_t right = leaves_ + idx(to);
+  for (; left < right; left /= 2, right /= 2) {
+    if (left % 2 == 1) look(left++);
+    if (right % 2 == 1) look(--right);
+  }
+  while (best_node < leaves_) {
+    best_node = nodes_[2 * best_node].top >= nodes_[2 * best_node + 1].top ? 2 * best_node : 2 * best_node + 1;
+  }
+  best.section = static_cast<std::int32_t>(best_node - leaves_);
+  return best;
+}
+
+}  // namespace cistern::planner

@@ -1,0 +1,64 @@
+// Search trees of the skyline heuristic. Internal to src/plan. One object a thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/strip.hpp"
+
+namespace cistern::planner {
+
+// Points (first, last) with a rank each: the least rank among the points inside a span. Points can be taken out.
+class SpanTree {
+ public:
+  explicit SpanTree(const Strip& strip);
+  // Puts every point back.
+  void reset(const std::vector<std::int32_t>& ranks);
+  // The box of least rank with from <= first and last <= to, -1 if there is none. With `section` >= 0 it also lives then.
+  std::int32_t best_inside(std::int32_t from, std::int32_t to, std::int32_t section = -1) const;
+  void erase(std::int32_t box);
+
+ private:
+  struct Node {
+    std::int32_t min_first = INT32_MAX;
+    std::int32_t max_first = -1;
+    std::int32_t min_last = INT32_MAX;
+    std::int32_t max_last = -1;
+    std::int32_t min_rank = INT32_MAX;
+    friend bool operator==(const Node&, const Node&) = default;
+  };
+  void pull(std::size_t node);
+  void pull_leaf(std::size_t leaf);
+
+  static constexpr std::size_t kLeaf = 8;  // boxes a leaf
+  const Strip& strip_;
+  std::size_t leaves_ = 1;          // a power of two; node i has children 2i and 2i + 1, leaves begin at leaves_
+  std::vector<std::int32_t> box_;   // boxes by leaf, kLeaf places a leaf, -1: empty
+  std::vector<std::int32_t> place_; // of each box in box_
+  std::vector<std::int32_t> rank_;  // by place; INT32_MAX: taken out or empty
+  std::vector<Node> nodes_;
+};
+
+// A number for each section: add to a range, find the greatest in a range. O(log sections) each.
+class SectionTree {
+ public:
+  explicit SectionTree(std::int32_t sections);
+  void reset(const std::vector<Bytes>& values);
+  void add(std::int32_t from, std::int32_t to, Bytes value);
+  struct Top {
+    Bytes value = INT64_MIN;
+    std::int32_t section = -1;
+  };
+  // The greatest of [from, to); which of several equal ones is left open, but depends on the arguments only.
+  Top top(std::int32_t from, std::int32_t to) const;
+
+ private:
+  struct Node {
+    Bytes top = 0;    // greatest below, without what was added to this node's ancestors
+    Bytes added = 0;  // to all below
+  };
+  std::size_t leaves_ = 1;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace cistern::planner

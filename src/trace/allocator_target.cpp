@@ -1,0 +1,219 @@
+// Replay targets over the library's own allocator: `cistern` asks it directly, `pool` through an arena pool for each stream.
+// make_target() and unavailable() are here too: this is the file that knows which policy runs where.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "allocator/device_allocator.hpp"
+#include "cistern/buffer_pool.hpp"
+#include "cistern/error.hpp"
+#include "drivers/cpu/cpu_driver.hpp"
+#include "drivers/model/model_driver.hpp"
+#include "trace/replay_target.hpp"
+#include "trace/whole_buffers.hpp"
+
+namespace cistern::trace {
+namespace {
+
+using allocation::DeviceAllocator;
+
+// A fresh allocator on a driver of its own, and what the trace calls its streams.
+struct FreshDevice {
+  FreshDevice(const TargetOptions& options, const Program& program) {
+    std::unique_ptr<drivers::Driver> driver;
+    if (options.device.type == DeviceType::model) {
+      drivers::ModelConfig config;
+      config.lag_us = static_cast<double>(options.lag_us);
+      auto made = drivers::make_model_driver(config);
+      model = made.get();
+      driver = std::move(made);
+    } else {
+      driver = drivers::make_cpu_driver();
+    }
+    allocator = std::make_unique<DeviceAllocator>(options.device, std::move(driver));
+    if (options.limit != 0) allocator->set_memory_limit(options.limit);
+    for (const std::uint64_t number : program.streams) {
+      // The default stream is null; another keeps the number that the trace gave it.
+      streams.push_back(allocator->stream(reinterpret_cast<void*>(number)));
+    }
+  }
+
+  TargetFigures figures(std::uint64_t idle) const {
+    const Stats stats = allocator->stats();
+    TargetFigures out;
+    out.reserved = stats.reserved;
+    out.peak_reserved = stats.peak_reserved;
+    out.active = stats.active - std::min<std::uint64_t>(idle, stats.active);
+    out.driver_calls = stats.driver_calls;
+    out.handle_ops = stats.handles_created + stats.handles_moved + stats.handles_released + stats.handles_split;
+    out.handle_seconds = model != nullptr ? model->handle_seconds() : 0;
+    return out;
+  }
+
+  std::vector<std::string> check() const {
+    std::vector<std::string> out = allocator->check_invariants();
+    if (model == nullptr) return out;
+    for (std::string& message : model->check_invariants()) out.push_back("model device: " + std::move(message));
+    for (std::string& message : model->violations()) out.push_back("model device: " + std::move(message));
+    return out;
+  }
+
+  drivers::ModelDriver* model = nullptr;
+  std::unique_ptr<DeviceAllocator> allocator;
+  std::vector<Stream> streams;
+};
+
+// What both policies do with the model device's clock and work, and with the CPU's pages.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(FreshDevice& device) : device_(device) {}
+  void advance(std::uint64_t time_us) { device_.model->advance_to(static_cast<double>(time_us)); }
+
+ protected:
+  // The block is used by its stream from here on: pages are written, or work is submitted.
+  void use(std::uint64_t address, std::uint64_t bytes, std::uint16_t stream) {
+    if (bytes == 0 || address == 0) return;
+    if (device_.model == nullptr) {
+      touch_pages(reinterpret_cast<void*>(address), bytes);
+    } else {
+      device_.model->touch(device_.streams[stream].native(), address, bytes);
+    }
+  }
+  // The program's last use, just before the host frees: on a device that runs behind, the work outlives the block.
+  void use_last(std::uint64_t address, std::uint64_t bytes, std::uint16_t stream) {
+    if (device_.model != nullptr) use(address, bytes, stream);
+  }
+
+  FreshDevice& device_;
+};
+
+// kHost: streams mean nothing, the plain calls are what a program makes.
+template <bool kHost>
+class AllocatorMemory : public DeviceMemory {
+ public:
+  using Handle = Buffer;
+  explicit AllocatorMemory(FreshDevice& device) : DeviceMemory(device), allocator_(*device.allocator), streams_(device.streams.data()) {}
+
+  Buffer allocate(std::uint64_t bytes, std::uint16_t stream) {
+    if constexpr (kHost) return allocator_.malloc(bytes);
+    return allocator_.malloc(bytes, streams_[stream]);
+  }
+  void free(Buffer& buffer) { allocator_.free(buffer); }
+  void free_on(Buffer& buffer, std::uint16_t stream) {
+    if constexpr (kHost) return allocator_.free(buffer);
+    allocator_.free(buffer, streams_[stream]);
+  }
+  std::uint64_t address(const Buffer& buffer) const {
+    return buffer && buffer.size() > 0 ? reinterpret_cast<std::uint64_t>(buffer.ptr()) + buffer.offset() : 0;
+  }
+  void touch(const Buffer& buffer, std::uint64_t bytes, std::uint16_t stream) { use(address(buffer), bytes, stream); }
+  void leave(const Buffer& buffer, std::uint64_t bytes, std::uint16_t stream) { use_last(address(buffer), bytes, stream); }
+  std::uint64_t idle() const { return 0; }
+  std::vector<std::string> check() const { return {}; }
+
+ private:
+  DeviceAllocator& allocator_;
+  const Stream* streams_;
+};
+
+struct PoolHandle {
+  TypedBuffer buffer;
+  std::uint16_t stream = 0;  // Whose pool it is from: a free in another stream's order still goes there.
+};
+
+class PoolMemory : public DeviceMemory {
+ public:
+  using Handle = PoolHandle;
+  explicit PoolMemory(FreshDevice& device) : DeviceMemory(device) {
+    for (const Stream& stream : device.streams) pools_.push_back(std::make_unique<BufferPool>(*device.allocator, stream));
+  }
+
+  PoolHandle allocate(std::uint64_t bytes, std::uint16_t stream) {
+    return {pools_[stream]->alloc(bytes, DType::u8, Shape{bytes}), stream};
+  }
+  void free(PoolHandle& handle) {
+    if (handle.buffer) pools_[handle.stream]->release(handle.buffer);
+  }
+  void free_on(PoolHandle& handle, std::uint16_t) { free(handle); }
+  std::uint64_t address(const PoolHandle& handle) const {
+    const Buffer plain = handle.buffer.buffer();
+    return handle.buffer.byte_len() > 0 ? reinterpret_cast<std::uint64_t>(plain.ptr()) + plain.offset() : 0;
+  }
+  void touch(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) { use(address(handle), bytes, stream); }
+  void leave(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) { use_last(address(handle), bytes, stream); }
+  std::uint64_t idle() const {
+    std::uint64_t sum = 0;
+    for (const auto& pool : pools_) sum += pool->free_bytes();
+    return sum;
+  }
+  std::vector<std::string> check() const {
+    std::vector<std::string> out;
+    for (const auto& pool : pools_) {
+      for (std::string& message : pool->check_invariants()) out.push_back("pool: " + std::move(message));
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::unique_ptr<BufferPool>> pools_;
+};
+
+template <class Memory>
+class AllocatorTarget final : public LaneTarget<Memory> {
+ public:
+  AllocatorTarget(const TargetOptions& options, const Program& program) : device_(options, program) {
+    for (unsigned lane = 0; lane < options.lanes; ++lane) this->add_lane(std::make_unique<Memory>(device_), program.slots);
+  }
+  ~AllocatorTarget() override { this->clear_lanes(); }
+
+  void start_pass() override { device_.allocator->reset_peaks(); }
+  TargetFigures figures() const override {
+    std::uint64_t idle = 0;
+    for (std::size_t lane = 0; lane < this->lanes(); ++lane) idle += this->memory(lane).idle();
+    return device_.figures(idle);
+  }
+  std::uint64_t alignment() const override { return device_.allocator->driver().capabilities().alignment; }
+  bool host_accessible() const override { return device_.model == nullptr; }
+  bool accounts_for_memory() const override { return true; }
+  std::vector<std::string> check_invariants() const override {
+    std::vector<std::string> out = device_.check();
+    for (std::size_t lane = 0; lane < this->lanes(); ++lane) {
+      for (std::string& message : this->memory(lane).check()) out.push_back(std::move(message));
+    }
+    return out;
+  }
+
+ private:
+  FreshDevice device_;
+};
+
+}  // namespace
+
+std::string unavailable(Policy policy, Device device) {
+  const std::string name = cistern::to_string(device);
+  if (!is_available(device)) return fmt::format("device {} is not available here", name);
+  if (policy == Policy::planned) return "allocator planned is not part of this build";
+  const bool known = device.type == DeviceType::cpu || device.type == DeviceType::model;
+  if (!known) return fmt::format("allocator {} does not run on device {}; expected cpu or model", to_string(policy), name);
+  return {};
+}
+
+std::unique_ptr<Target> make_target(const TargetOptions& options, const Program& program) {
+  if (std::string why = unavailable(options.policy, options.device); !why.empty()) throw invalid_argument(why);
+  switch (options.policy) {
+    case Policy::system:
+    case Policy::buffer_cache:
+      return make_whole_target(options, program);
+    case Policy::pool:
+      return std::make_unique<AllocatorTarget<PoolMemory>>(options, program);
+    case Policy::cistern:
+    case Policy::planned:
+      break;
+  }
+  if (options.device.type == DeviceType::cpu) return std::make_unique<AllocatorTarget<AllocatorMemory<true>>>(options, program);
+  return std::make_unique<AllocatorTarget<AllocatorMemory<false>>>(options, program);
+}
+
+}  // namespace cistern::trace

@@ -1,0 +1,179 @@
+// Target: one memory policy on one device, as the replay engine drives it; and the timed loop, which is made for each policy
+// anew so that nothing but allocate and free is in it.
+// Does not: measure (the engine does), check, know traces' files. Called by the replay engine.
+// Locking: run() may be called on several threads at once, each with its own lane; everything else by one thread while no
+// run() is going on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trace/replay.hpp"
+
+namespace cistern::trace {
+
+struct TargetFigures {
+  std::uint64_t reserved = 0, peak_reserved = 0;  // Bytes; the peak is since start_pass().
+  std::uint64_t active = 0;                       // Bytes in live blocks, roundings included.
+  std::uint64_t driver_calls = 0, handle_ops = 0;  // Since the start.
+  double handle_seconds = 0;
+};
+
+struct RunMode {
+  bool touch = false;
+  bool clocked = false;      // Tell the device the trace's time before each op.
+  std::uint64_t base_us = 0;  // Added to the trace's times: passes follow each other.
+};
+
+struct RunOutcome {
+  std::uint64_t failed = 0;
+  std::string first_failure;
+};
+
+class Target {
+ public:
+  virtual ~Target() = default;
+
+  virtual RunOutcome run(unsigned lane, const Program& program, const RunMode& mode) = 0;
+  // Frees what the trace left alive.
+  virtual void drain(unsigned lane, const Program& program) = 0;
+
+  // One op at a time, on lane 0. allocate() returns the address, 0 for an empty block, and throws what the policy throws.
+  virtual std::uint64_t allocate(const Op& op) = 0;
+  virtual void free(const Op& op) = 0;
+  virtual void advance(std::uint64_t time_us) = 0;
+  virtual void touch(const Op& op) = 0;
+  virtual void leave(const Op& op) = 0;
+
+  virtual void start_pass() = 0;
+  virtual TargetFigures figures() const = 0;
+  virtual std::uint64_t alignment() const = 0;
+  virtual bool host_accessible() const = 0;
+  // Reserved memory is all that the process's resident memory should grow by.
+  virtual bool accounts_for_memory() const = 0;
+  virtual std::vector<std::string> check_invariants() const = 0;
+};
+
+struct TargetOptions {
+  Policy policy = Policy::cistern;
+  Device device;
+  std::uint64_t limit = 0;  // Bytes; 0: the device's default.
+  std::uint64_t lag_us = 0;
+  unsigned lanes = 1;
+};
+
+// Throws cistern::invalid_argument where unavailable() says why.
+std::unique_ptr<Target> make_target(const TargetOptions& options, const Program& program);
+
+// Writes one byte in each page.
+inline void touch_pages(void* at, std::uint64_t bytes) {
+  constexpr std::uint64_t kPage = 4096;
+  auto* p = static_cast<volatile unsigned char*>(at);
+  for (std::uint64_t i = 0; i < bytes; i += kPage) p[i] = 1;
+}
+
+// A policy is a class Memory with
+//   Handle                              default: no block
+//   Handle allocate(bytes, stream)      throws on failure
+//   void free(Handle&), free_on(Handle&, stream)   nothing for a default handle
+//   address(Handle) const, advance(time_us)
+//   touch(Handle, bytes, stream)        after allocate, when touching was asked for
+//   leave(Handle, bytes, stream)        before free, likewise: the last use
+// and is driven by one thread at a time.
+template <class Memory, bool kTouch, bool kClocked>
+RunOutcome run_ops(Memory& memory, typename Memory::Handle* handles, const Program& program, std::uint64_t base_us) {
+  RunOutcome outcome;
+  const Op* const first = program.ops.data();
+  const Op* const end = first + program.ops.size();
+  const Op* op = first;
+  while (op != end) {
+    try {
+      for (; op != end; ++op) {
+        if constexpr (kClocked) memory.advance(base_us + program.times_us[static_cast<std::size_t>(op - first)]);
+        auto& handle = handles[op->slot];
+        if (op->kind == OpKind::allocate) {
+          handle = memory.allocate(op->bytes, op->stream);
+          if constexpr (kTouch) memory.touch(handle, op->bytes, op->stream);
+        } else if (op->kind == OpKind::free) {
+          if constexpr (kTouch) memory.leave(handle, op->bytes, op->stream);
+          memory.free(handle);
+        } else {
+          memory.free_on(handle, op->stream);
+        }
+      }
+    } catch (const std::exception& error) {
+      if (op->kind == OpKind::allocate) handles[op->slot] = typename Memory::Handle{};
+      if (outcome.failed++ == 0) outcome.first_failure = error.what();
+      ++op;
+    }
+  }
+  return outcome;
+}
+
+template <class Memory>
+RunOutcome run_ops(Memory& memory, typename Memory::Handle* handles, const Program& program, const RunMode& mode) {
+  if (mode.clocked) {
+    return mode.touch ? run_ops<Memory, true, true>(memory, handles, program, mode.base_us)
+                      : run_ops<Memory, false, true>(memory, handles, program, mode.base_us);
+  }
+  return mode.touch ? run_ops<Memory, true, false>(memory, handles, program, 0)
+                    : run_ops<Memory, false, false>(memory, handles, program, 0);
+}
+
+// The lanes of a target over Memory: what is the same for every policy.
+template <class Memory>
+class LaneTarget : public Target {
+ public:
+  using Handle = typename Memory::Handle;
+
+  RunOutcome run(unsigned lane, const Program& program, const RunMode& mode) override {
+    return run_ops(*lanes_[lane].memory, lanes_[lane].handles.data(), program, mode);
+  }
+  void drain(unsigned lane, const Program& program) override {
+    for (const Op& op : program.tail) {
+      Handle& handle = lanes_[lane].handles[op.slot];
+      lanes_[lane].memory->free(handle);
+      handle = Handle{};
+    }
+  }
+  std::uint64_t allocate(const Op& op) override {
+    Lane& lane = lanes_[0];
+    lane.handles[op.slot] = Handle{};
+    lane.handles[op.slot] = lane.memory->allocate(op.bytes, op.stream);
+    return lane.memory->address(lane.handles[op.slot]);
+  }
+  void free(const Op& op) override {
+    Lane& lane = lanes_[0];
+    Handle& handle = lane.handles[op.slot];
+    if (op.kind == OpKind::free_on) {
+      lane.memory->free_on(handle, op.stream);
+    } else {
+      lane.memory->free(handle);
+    }
+    handle = Handle{};
+  }
+  void advance(std::uint64_t time_us) override { lanes_[0].memory->advance(time_us); }
+  void touch(const Op& op) override { lanes_[0].memory->touch(lanes_[0].handles[op.slot], op.bytes, op.stream); }
+  void leave(const Op& op) override { lanes_[0].memory->leave(lanes_[0].handles[op.slot], op.bytes, op.stream); }
+
+ protected:
+  void add_lane(std::unique_ptr<Memory> memory, std::uint32_t slots) {
+    lanes_.push_back({std::move(memory), std::vector<Handle>(slots)});
+  }
+  void clear_lanes() { lanes_.clear(); }
+  const Memory& memory(std::size_t lane) const { return *lanes_[lane].memory; }
+  std::size_t lanes() const { return lanes_.size(); }
+
+ private:
+  struct alignas(128) Lane {  // Away from the other lanes' cache lines.
+    std::unique_ptr<Memory> memory;
+    std::vector<Handle> handles;
+  };
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace cistern::trace

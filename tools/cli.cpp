@@ -1,0 +1,55 @@
+#include "cli.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "cistern/error.hpp"
+#include "cistern/trace.hpp"
+#include "report/text.hpp"
+
+namespace cistern::tools {
+namespace {
+
+void complain(std::string_view text) { fmt::print(stderr, "cistern: {}\n", report::clean_utf8(text)); }
+
+}  // namespace
+
+int run(int argc, const char* const* argv) {
+  CLI::App app{"Cistern: the memory layer for tensor programs", "cistern"};
+  app.set_version_flag("--version", "cistern " CISTERN_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  int status = kOk;
+  add_replay(app, status);
+  add_plan(app, status);
+  add_bench(app, status);
+  add_convert(app, status);
+  add_info(app, status);
+  try {
+    app.parse(argc, argv);
+    if (std::fflush(stdout) != 0) {
+      complain("cannot write to the standard output");
+      return kFailed;
+    }
+    return status;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version.
+    app.exit(error);
+    return kBadInput;
+  } catch (const UsageError& error) {
+    complain(error.what());
+  } catch (const TraceError& error) {
+    complain(error.what());
+  } catch (const cistern::invalid_argument& error) {
+    complain(error.what());
+  } catch (const std::exception& error) {
+    complain(error.what());
+    return kFailed;
+  }
+  return kBadInput;
+}
+
+}  // namespace cistern::tools

@@ -1,0 +1,2 @@
+#include "cli.hpp"
+namespace cistern::tools { void add_bench(CLI::App&, int&) {} }

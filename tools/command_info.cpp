@@ -1,0 +1,135 @@
+// `cistern info`: the version, how it was built, and the devices of this computer.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "allocator/registry.hpp"
+#include "cistern/allocator.hpp"
+#include "cistern/memory.hpp"
+#include "cli.hpp"
+#include "report/text.hpp"
+#include "terminal.hpp"
+
+namespace cistern::tools {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::int32_t kMaxDevices = 64;  // Of a kind.
+
+std::string compiler() {
+#if defined(__clang__)
+  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#elif defined(__GNUC__)
+  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#else
+  return "unknown";
+#endif
+}
+
+const char* build_kind() {
+#if defined(NDEBUG)
+  return "release";
+#else
+  return "debug";
+#endif
+}
+
+const char* platform() {
+#if defined(__APPLE__)
+  return "macOS";
+#elif defined(__linux__)
+  return "Linux";
+#else
+  return "unknown";
+#endif
+}
+
+const char* processor() {
+#if defined(__x86_64__)
+  return "x86-64";
+#elif defined(__aarch64__)
+  return "arm64";
+#else
+  return "unknown";
+#endif
+}
+
+struct DeviceInfo {
+  Device device;
+  drivers::Capabilities capabilities;
+  Stats stats;
+};
+
+// The model device is one, however many may be made.
+std::vector<DeviceInfo> devices() {
+  std::vector<DeviceInfo> out;
+  for (const DeviceType type : {DeviceType::cpu, DeviceType::cuda, DeviceType::metal, DeviceType::model}) {
+    for (std::int32_t i = 0; i < kMaxDevices; ++i) {
+      const Device device{type, i};
+      if (!is_available(device) || (type == DeviceType::model && i > 0)) break;
+      const auto& allocator = allocation::device_allocator(device);
+      out.push_back({device, allocator.driver().capabilities(), stats(device)});
+    }
+  }
+  return out;
+}
+
+std::string yes(bool value) { return value ? "yes" : "no"; }
+
+ordered_json device_json(const DeviceInfo& info) {
+  const drivers::Capabilities& c = info.capabilities;
+  ordered_json out;
+  out["device"] = to_string(info.device);
+  out["name"] = report::clean_utf8(c.name);
+  out["total_memory"] = c.total_memory;
+  out["memory_limit"] = info.stats.memory_limit;
+  out["cache_limit"] = info.stats.cache_limit;
+  out["granularity"] = c.granularity;
+  out["alignment"] = c.alignment;
+  out["virtual_memory"] = c.virtual_memory;
+  out["double_mapping"] = c.double_mapping;
+  out["host_accessible"] = c.host_accessible;
+  out["asynchronous"] = c.asynchronous;
+  out["fresh_is_zero"] = c.fresh_is_zero;
+  out["block_objects"] = c.block_objects;
+  out["residency"] = c.residency;
+  return out;
+}
+
+int info(bool json) {
+  const std::vector<DeviceInfo> list = devices();
+  if (json) {
+    ordered_json out;
+    out["version"] = CISTERN_VERSION;
+    out["build"] = {{"compiler", compiler()}, {"kind", build_kind()}, {"platform", platform()}, {"processor", processor()}};
+    out["devices"] = ordered_json::array();
+    for (const DeviceInfo& device : list) out["devices"].push_back(device_json(device));
+    fmt::print("{}\n", out.dump());
+    return kOk;
+  }
+  fmt::print("cistern {} ({}, {}, {} {})\n\n", CISTERN_VERSION, compiler(), build_kind(), platform(), processor());
+  std::vector<std::vector<std::string>> rows = {
+      {"device", "name", "memory", "limit", "granularity", "alignment", "virtual memory", "host reaches it", "asynchronous"}, {}};
+  for (const DeviceInfo& d : list) {
+    const drivers::Capabilities& c = d.capabilities;
+    rows.push_back({to_string(d.device), report::clean_utf8(c.name), report::format_bytes(c.total_memory),
+                    report::format_bytes(d.stats.memory_limit), report::format_bytes(c.granularity),
+                    report::format_bytes(c.alignment), yes(c.virtual_memory), yes(c.host_accessible), yes(c.asynchronous)});
+  }
+  fmt::print("{}", format_table(rows, 2));
+  return kOk;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, int& status) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("info", "Version, build and devices");
+  command->add_flag("--json", *json, "One JSON object");
+  command->callback([json, &status] { status = info(*json); });
+}
+
+}  // namespace cistern::tools

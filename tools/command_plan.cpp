@@ -1,0 +1,210 @@
+// `cistern plan`: offsets for buffers with lifetimes, from a problem (csv) or a trace.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "cistern/error.hpp"
+#include "cistern/plan.hpp"
+#include "cistern/trace.hpp"
+#include "cli.hpp"
+#include "report/text.hpp"
+#include "terminal.hpp"
+#include "write_file.hpp"
+
+namespace cistern::tools {
+namespace {
+
+using report::clean_utf8;
+using report::format_bytes;
+using report::format_count;
+
+constexpr double kDefaultSeconds = 10;
+
+struct Arguments {
+  std::string capacity, output, svg;
+  double timeout = kDefaultSeconds;
+  unsigned threads = 1;
+  std::uint64_t seed = 1;
+  std::vector<std::string> inputs;
+  bool json = false;
+};
+
+// A trace is told from a problem by its first line: a trace's csv starts with the column "event"; whatever is compressed
+// or binary is a trace. A file that cannot be read is left to the reader of problems, which says why.
+bool is_trace(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string line(256, '\0');
+  in.read(line.data(), static_cast<std::streamsize>(line.size()));
+  line.resize(static_cast<std::size_t>(in.gcount()));
+  if (line.empty()) return false;
+  const auto first = static_cast<unsigned char>(line[0]);
+  if (first == 0x1F || first == 0x80 || first == 'P') return true;  // gzip, pickle, zip.
+  std::transform(line.begin(), line.end(), line.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string header = line.substr(0, line.find_first_of("\r\n"));
+  return header.find("event") != std::string::npos || header.find("action") != std::string::npos;
+}
+
+PlanProblem read_problem(const std::string& path) {
+  if (!is_trace(path)) return read_plan_csv(path);
+  const Trace trace = read_trace(path);
+  std::vector<PlanTraceEvent> events;
+  events.reserve(trace.events.size());
+  for (const TraceEvent& event : trace.events) {
+    events.push_back({event.kind == TraceEventKind::allocate, event.id, static_cast<std::int64_t>(event.size)});
+  }
+  return problem_from_trace(events);
+}
+
+struct Outcome {
+  std::string input;
+  std::size_t buffers = 0;
+  PlanResult result;
+  std::optional<std::int64_t> capacity;
+
+  bool fits() const { return !capacity || result.peak <= *capacity; }
+};
+
+std::string outcome_json(const Outcome& o) {
+  nlohmann::ordered_json out;
+  out["input"] = clean_utf8(o.input);
+  out["buffers"] = o.buffers;
+  out["lower_bound"] = o.result.lower_bound;
+  out["peak"] = o.result.peak;
+  out["optimal"] = o.result.status == PlanStatus::optimal || o.result.peak == o.result.lower_bound;
+  out["feasible"] = o.fits();
+  out["seconds"] = o.result.seconds;
+  out["status"] = to_string(o.result.status);
+  out["nodes"] = o.result.nodes;
+  if (o.capacity) out["capacity"] = *o.capacity;
+  return out.dump();
+}
+
+std::vector<std::string> outcome_row(const Outcome& o) {
+  const double bound = static_cast<double>(o.result.lower_bound);
+  return {clean_utf8(o.input),
+          to_string(o.result.status),
+          format_count(o.buffers),
+          format_bytes(static_cast<std::uint64_t>(o.result.lower_bound)),
+          format_bytes(static_cast<std::uint64_t>(o.result.peak)),
+          bound > 0 ? fmt::format("{:.4f}", static_cast<double>(o.result.peak) / bound) : "-",
+          report::format_seconds(o.result.seconds)};
+}
+
+class PlanCommand {
+ public:
+  explicit PlanCommand(const Arguments& arguments) : arguments_(arguments) {
+    if (arguments.inputs.size() > 1 && !(arguments.output.empty() && arguments.svg.empty())) {
+      throw UsageError("--output and --svg: there are several inputs; expected one");
+    }
+    if (!arguments.output.empty()) check_writable(arguments.output);
+    if (!arguments.svg.empty()) check_writable(arguments.svg);
+    if (!arguments.capacity.empty()) {
+      capacity_ = static_cast<std::int64_t>(parse_bytes(arguments.capacity, "--capacity"));
+    }
+    if (!(arguments.timeout > 0)) throw UsageError("--timeout: expected a positive number of seconds");
+  }
+
+  int run() {
+    std::vector<PlanProblem> problems;
+    for (const std::string& path : arguments_.inputs) {
+      problems.push_back(read_problem(path));
+      if (const auto fault = check_problem(problems.back())) {
+        throw UsageError(fmt::format("{}: buffer {}: {}", path, name_of(problems.back(), fault->buffer), fault->text));
+      }
+    }
+    bool ok = true;
+    std::vector<std::vector<std::string>> rows = {{"input", "status", "buffers", "lower bound", "peak", "peak/bound", "time"}, {}};
+    for (std::size_t i = 0; i < problems.size(); ++i) {
+      const Outcome outcome = solve(problems[i], arguments_.inputs[i], i, problems.size());
+      ok = ok && outcome.fits();
+      if (arguments_.json) {
+        fmt::print("{}\n", outcome_json(outcome));
+        std::fflush(stdout);
+      } else {
+        rows.push_back(outcome_row(outcome));
+      }
+    }
+    if (!arguments_.json) fmt::print("{}", format_table(rows, 2));
+    return ok ? kOk : kFailed;
+  }
+
+ private:
+  static std::string name_of(const PlanProblem& problem, std::size_t index) {
+    return index < problem.ids.size() ? problem.ids[index] : fmt::format("{}", index);
+  }
+
+  Outcome solve(const PlanProblem& problem, const std::string& path, std::size_t index, std::size_t total) {
+    Progress progress;
+    PlanOptions options;
+    options.capacity = capacity_;
+    options.deadline = std::chrono::duration<double>(arguments_.timeout);
+    options.threads = arguments_.threads;
+    options.seed = arguments_.seed;
+    options.progress = [&](const PlanProgress& p) {
+      const double part = std::min(1.0, p.seconds / arguments_.timeout);
+      progress.update((static_cast<double>(index) + part) / static_cast<double>(total),
+                      fmt::format("{}: peak {}, bound {}", path, format_bytes(static_cast<std::uint64_t>(p.peak)),
+                                  format_bytes(static_cast<std::uint64_t>(p.lower_bound))));
+      return true;
+    };
+    Outcome outcome;
+    outcome.input = path;
+    outcome.buffers = problem.buffers.size();
+    outcome.capacity = capacity_;
+    outcome.result = cistern::plan(problem, options);
+    progress.clear();
+    if (const auto fault = validate_plan(problem, outcome.result.offsets)) {
+      throw std::logic_error(fmt::format("{}: the plan is wrong at buffer {}: {}", path, name_of(problem, fault->buffer), fault->text));
+    }
+    // A plan that does not fit is drawn, which shows why, but not written: a file of offsets is one that can be used.
+    if (!arguments_.svg.empty()) write_svg(problem, outcome);
+    if (!arguments_.output.empty() && outcome.fits()) {
+      std::ostringstream out;
+      write_plan_csv(out, problem, outcome.result.offsets);
+      write_file(arguments_.output, out.str());
+    }
+    return outcome;
+  }
+
+  void write_svg(const PlanProblem& problem, const Outcome& outcome) const {
+    PlanSvgOptions options;
+    options.title = fmt::format("{}: {} buffers, peak {}, bound {}", clean_utf8(outcome.input), format_count(outcome.buffers),
+                                format_bytes(static_cast<std::uint64_t>(outcome.result.peak)),
+                                format_bytes(static_cast<std::uint64_t>(outcome.result.lower_bound)));
+    std::ostringstream out;
+    write_plan_svg(out, problem, outcome.result.offsets, options);
+    write_file(arguments_.svg, out.str());
+  }
+
+  const Arguments& arguments_;
+  std::optional<std::int64_t> capacity_;
+};
+
+}  // namespace
+
+void add_plan(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("plan", "Plan offsets for buffers with lifetimes");
+  command->add_option("--capacity", arguments->capacity, "Find a plan that fits (16GiB) instead of the smallest")->type_name("BYTES");
+  command->add_option("--timeout", arguments->timeout, "Stop after this time with the best plan found")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: one for each processor")->type_name("N")->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Of the random choices")->type_name("N")->capture_default_str();
+  command->add_option("--output", arguments->output, "Write the buffers with their offsets")->type_name("FILE.csv");
+  command->add_option("--svg", arguments->svg, "Draw the plan")->type_name("FILE.svg");
+  command->add_flag("--json", arguments->json, "One JSON object a line");
+  command->add_option("INPUT", arguments->inputs, "csv with id, lower, upper, size; or a trace")->required()->type_name("");
+  command->callback([arguments, &status] { status = PlanCommand(*arguments).run(); });
+}
+
+}  // namespace cistern::tools

@@ -1,0 +1,16 @@
+// Files that appear whole or not at all. Used by the commands. Any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace cistern::tools {
+
+// Throws UsageError, naming the file, when it could not be written: the folder is missing, it is a folder itself, no
+// permission. Leaves nothing behind. For telling so before long work.
+void check_writable(const std::string& path);
+
+// Writes beside the file, then takes its place. Throws UsageError naming the file.
+void write_file(const std::string& path, std::string_view content);
+
+}  // namespace cistern::tools
