@@ -20,5 +20,5 @@ fi
 traces=("$@")
 if [ "${#traces[@]}" -eq 0 ]; then traces=(data/traces/*.csv.gz); fi
 report=$PWD/report.html
-"$build/cistern" replay --device cpu --report "$report" "${traces[@]}"
+"$build/bin/cistern" replay --device cpu --report "$report" "${traces[@]}"
 echo "Report: $report"

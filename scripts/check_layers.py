@@ -19,22 +19,22 @@ FOLDERS = {
     "src/report": 3,
     "src/adapters": 4,
     "tools": 4,
+    "bench": 4,
     "python": 4,
 }
 # Public headers -> rank of the layer that implements them.
 PUBLIC = {
-    "error": 0, "device": 0, "dtype": 0,
+    "error": 0, "device": 0, "dtype": 0, "version": 0,
     "stream": 1, "buffer": 1, "allocator": 1, "memory": 1, "buffer_cache": 1, "interop": 1,
     "typed_buffer": 2, "buffer_pool": 2, "plan": 2, "planned_arena": 2,
     "trace": 3,
     "c": 4, "pmr": 4, "dlpack": 4,
 }
-RANK_NAMES = ["core and drivers", "allocator", "pool and plan", "trace and report", "tools, python and adapters"]
+RANK_NAMES = ["core and drivers", "allocator", "pool and plan", "trace and report", "tools, bench, python and adapters"]
 # core and drivers share a rank, but neither knows the other.
 STRANGERS = {("src/core", "src/drivers"), ("src/drivers", "src/core")}
 # Only drivers, tools and traces talk to the system; these folders use the C++ library alone.
 PORTABLE = ("src/core", "src/pool", "src/plan", "include/cistern")
-
 STANDARD = set("""
 algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits clocale
 cmath codecvt compare complex concepts condition_variable coroutine csetjmp csignal cstdarg cstddef cstdint cstdio cstdlib
@@ -59,7 +59,7 @@ def rank_of_target(root, source, kind, target):
         stem = target.removeprefix("cistern/").rsplit(".", 1)[0]
         return "include/cistern", PUBLIC.get(stem)
     if kind == '"':
-        for candidate in ("src/" + target, "tools/" + target):
+        for candidate in ("src/" + target, "tools/" + target, "bench/" + target):
             if (root / candidate).exists() and folder_of(candidate):
                 return folder_of(candidate), FOLDERS[folder_of(candidate)]
         beside = (root / source).parent / target
@@ -88,7 +88,7 @@ def check_file(root, source, report):
         found = rank_of_target(root, source, kind, target)
         if found is None:
             if kind == '"' and folder != "python":
-                report.fail(source, number, f'"{target}" is not in src/, tools/ or include/')
+                report.fail(source, number, f'"{target}" is not in src/, tools/, bench/ or include/')
             elif kind == "<" and folder in PORTABLE and target not in STANDARD:
                 report.fail(source, number, f"<{target}> is not a header of the C++ library; {folder} is portable")
             continue

@@ -9,13 +9,14 @@
 //
 //   a buffer is   which means                                        becomes
 //   free          in its bucket, no handle exists                    handed out (alloc), gone (trim, clear)
-//   handed out    given since the last reset, handles may be gone    free (release, reset), escaped (reset with handles)
-//   escaped       reset() or release() found handles                 free (last handle dropped)
-//   registered    brought by register_existing(), never recycled     gone (clear, and the last handle dropped)
+//   handed out    given since the last reset, handles may be gone    free (release, reset), escaped (reset with
+//   handles) escaped       reset() or release() found handles                 free (last handle dropped) registered
+//   brought by register_existing(), never recycled     gone (clear, and the last handle dropped)
 //
-// The pool looks for escaped buffers that came free at reset() and when nothing else is free, a bounded number at a time,
-// and for all of them when it is asked for counts. A handle keeps its memory in every case, also after clear() and after the pool's end; then the last handle gives the
-// memory back to the allocator. An allocator passed to the constructor must outlive all handles.
+// The pool looks for escaped buffers that came free at reset() and when nothing else is free, a bounded number at a
+// time, and for all of them when it is asked for counts. A handle keeps its memory in every case, also after clear()
+// and after the pool's end; then the last handle gives the memory back to the allocator. An allocator passed to the
+// constructor must outlive all handles.
 #pragma once
 
 #include <bit>
@@ -154,9 +155,9 @@ class BufferPool {
   /// The same into handles of the caller, which are replaced. pre: out is as long as requests (else invalid_argument).
   void alloc_batch(std::span<const BufferRequest> requests, std::span<TypedBuffer> out);
 
-  /// Gives one buffer back before the next reset(); the handle becomes empty. When other handles of it exist, it returns
-  /// as the last is dropped. Throws invalid_argument for an empty handle, a view, a buffer of another pool, one released
-  /// before (through another handle), one from before clear(), a registered one; then nothing is changed.
+  /// Gives one buffer back before the next reset(); the handle becomes empty. When other handles of it exist, it
+  /// returns as the last is dropped. Throws invalid_argument for an empty handle, a view, a buffer of another pool, one
+  /// released before (through another handle), one from before clear(), a registered one; then nothing is changed.
   void release(TypedBuffer& buffer);
   void release(TypedBuffer&& buffer) { release(buffer); }
 
@@ -168,8 +169,8 @@ class BufferPool {
   void clear();
 
   /// A handle for memory that the pool does not recycle (weights, caches), which it keeps until clear() or its end. The
-  /// owner of a plain Buffer frees it, after that; a UniqueBuffer is freed by the pool when the last handle is gone too.
-  /// Throws invalid_argument for a freed, foreign-device, too small or already registered buffer.
+  /// owner of a plain Buffer frees it, after that; a UniqueBuffer is freed by the pool when the last handle is gone
+  /// too. Throws invalid_argument for a freed, foreign-device, too small or already registered buffer.
   TypedBuffer register_existing(Buffer buffer, DType dtype, const Shape& shape);
   TypedBuffer register_existing(UniqueBuffer&& buffer, DType dtype, const Shape& shape);
 

@@ -113,9 +113,9 @@ struct DTypeOf {};
 namespace detail {
 // Integers by size and sign, so that `long` and `long long` both work; characters are not numbers here.
 template <typename T>
-concept PlainInteger = std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
-                       !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t> &&
-                       sizeof(T) <= 8;
+concept PlainInteger =
+    std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
+    !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t> && sizeof(T) <= 8;
 
 constexpr DType integer_dtype(std::size_t size, bool is_signed) noexcept {
   const DType first = is_signed ? DType::i8 : DType::u8;
@@ -165,7 +165,8 @@ struct DTypeOf<Float8E5M2> {
 template <typename T>
 concept Element = requires {
   { DTypeOf<T>::value } -> std::convertible_to<DType>;
-} && std::is_trivially_copyable_v<T> && sizeof(T) == size_of(DTypeOf<T>::value);
+}
+&&std::is_trivially_copyable_v<T> && sizeof(T) == size_of(DTypeOf<T>::value);
 
 template <Element T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;

@@ -41,7 +41,8 @@ constexpr bool is_negative(T value) noexcept {
 // for handles. All parts are words, written and copied as such, so that a copy right after a write does not stall.
 struct Extents {
   std::uint64_t low[kMaxRank / 2] = {};
-  std::uint64_t rest = 0;  // From the top: flags (8 bits), dtype (8), rank (8), index of the high half (8), the high half.
+  std::uint64_t rest =
+      0;  // From the top: flags (8 bits), dtype (8), rank (8), index of the high half (8), the high half.
 
   constexpr Extents() noexcept = default;
   constexpr Extents(const Extents& other) noexcept
@@ -82,8 +83,7 @@ class Shape {
   /// `Shape{40, heads, 128}`; any integers. Throws invalid_argument for negative ones, and for more than one of 2^32 or
   /// more (they are stored in 32 bits, with one exception).
   template <detail::Extent... Dims>
-    requires(sizeof...(Dims) >= 1 && sizeof...(Dims) <= kMaxRank)
-  constexpr Shape(Dims... dims) {
+  requires(sizeof...(Dims) >= 1 && sizeof...(Dims) <= kMaxRank) constexpr Shape(Dims... dims) {
     if (((static_cast<std::uint64_t>(dims) | ...) >> 32) != 0) [[unlikely]] {
       *this = make_wide(dims...);
       return;
@@ -97,7 +97,8 @@ class Shape {
     extents_.set_rank(sizeof...(Dims));
     bool overflow = false;
     ((overflow |= __builtin_mul_overflow(count_, static_cast<std::size_t>(dims), &count_)), ...);
-    if (overflow) [[unlikely]] count_ = ((dims == 0) || ...) ? 0 : kTooMany;
+    if (overflow) [[unlikely]]
+      count_ = ((dims == 0) || ...) ? 0 : kTooMany;
   }
 
   /// Throws invalid_argument for more than 8 extents, and as above.
@@ -165,14 +166,14 @@ namespace detail {
 //   primary   1 while the first handle exists (the one that alloc() made, wherever it was moved)
 //   shared    number of copies of it
 //
-// The memory is unused when `primary` and then `shared` are read as zero: copies of the first handle were counted before
-// it went, copies of copies keep the count above zero. Dropping the first handle, which is what happens to nearly all
-// buffers, is therefore one plain store; no atomic read-modify-write, no list, no branch on who is last. The owner looks
-// when it wants the memory back (reset, or nothing free).
+// The memory is unused when `primary` and then `shared` are read as zero: copies of the first handle were counted
+// before it went, copies of copies keep the count above zero. Dropping the first handle, which is what happens to
+// nearly all buffers, is therefore one plain store; no atomic read-modify-write, no list, no branch on who is last. The
+// owner looks when it wants the memory back (reset, or nothing free).
 //
 // Only an owner that ends has to be told. It marks its slots as orphans, makes every running thread's earlier stores
-// visible (heavy_fence), and looks a last time. A thread that drops a handle looks at `hint` after its store: either the
-// owner saw the store, or the thread sees the mark; then it looks itself. Whoever finds the slot unused and changes
+// visible (heavy_fence), and looks a last time. A thread that drops a handle looks at `hint` after its store: either
+// the owner saw the store, or the thread sees the mark; then it looks itself. Whoever finds the slot unused and changes
 // `watch` from orphan to claimed frees the memory, once. For this, slots stay mapped for the life of the process.
 
 struct Slot;
@@ -333,8 +334,8 @@ class TypedBuffer {
   /// The elements, for the host. T must be the C++ type of dtype(), or std::byte for the bytes as they are.
   /// Throws invalid_argument for another type, an address not aligned for T, an empty handle.
   template <typename T>
-    requires(Element<std::remove_const_t<T>> || std::same_as<std::remove_const_t<T>, std::byte>)
-  std::span<T> as_span() const {
+  requires(Element<std::remove_const_t<T>> || std::same_as<std::remove_const_t<T>, std::byte>) std::span<T> as_span()
+  const {
     if constexpr (std::same_as<std::remove_const_t<T>, std::byte>) {
       return {checked_data(bits_.extents.dtype(), 1), bits_.byte_len};
     } else {

@@ -15,7 +15,8 @@ using core::Chain;
 using core::HeapNode;
 using drivers::Status;
 
-Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type)
+Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type,
+                 bool primary)
     : driver_(std::move(driver)),
       capabilities_(driver_->capabilities()),
       config_(config),
@@ -26,7 +27,7 @@ Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, vo
       host_(*driver_),
       limits_(default_memory_limit(type, capabilities_)) {
   // The default stream has entry 0, without a call to the driver: its native handle is null everywhere.
-  StreamHeap& heap = new_heap();
+  StreamHeap& heap = new_heap(primary);
   streams_.add(UINT64_MAX, nullptr, &heap, heap.number);
 }
 
@@ -70,11 +71,11 @@ Central::~Central() {
 
 // --- Streams --------------------------------------------------------------------------------------------------------
 
-StreamHeap& Central::new_heap() {
+StreamHeap& Central::new_heap(bool primary) {
   const auto index = static_cast<std::uint32_t>(heaps_.size());
   heaps_.reserve(heaps_.size() + 1);
   spare_heaps_.reserve(heaps_.size() + 1);
-  const std::uint32_t number = take_heap_number();
+  const std::uint32_t number = primary ? kPrimaryHeap : take_heap_number();
   try {
     heaps_.push_back(std::make_unique<StreamHeap>(*driver_, work_, ledger_, classes_, pool_, index, number));
   } catch (const std::bad_alloc&) {
@@ -240,7 +241,7 @@ bool Central::order_uses(Block* block) {
 }
 
 void Central::give(const Lock&, Block* block) {
-  block->owner.store(&core::central_owner, std::memory_order_relaxed);
+  block->owner.store(core::central_owner_value(), std::memory_order_relaxed);
   const bool used_elsewhere = uses_.contains(block);
   if ((block->flags & core::kBlockHost) != 0) {
     if (used_elsewhere) uses_.take(block);
@@ -304,7 +305,7 @@ void Central::end_view(Block* block) {
 
 void Central::give_view(const Lock&, Block* block) {
   end_view(block);
-  block->owner.store(&core::central_owner, std::memory_order_relaxed);
+  block->owner.store(core::central_owner_value(), std::memory_order_relaxed);
   pool_.give(block);
 }
 

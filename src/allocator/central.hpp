@@ -42,12 +42,11 @@ namespace cistern::allocation {
 
 // What can be tuned; the defaults come from replaying traces.
 struct FrontConfig {
-  std::size_t max_cached = 1 * core::MiB;        // Largest block that a thread keeps.
-  std::size_t exact_bytes = 1 * core::MiB;       // A thread keeps at least this much in sizes above the classes,
-  std::size_t exact_fraction = 512;              // or the device's active bytes divided by this, if that is more.
-  std::size_t small_bin_bytes = 16 * core::KiB;  // Per small class, at least 4 and at most 128 blocks.
-  std::size_t refill_bytes = 8 * core::KiB;      // Small blocks fetched at a time, at least 1 and at most 64.
-  std::size_t range_factor = 4;                  // Reserved addresses per heap, in multiples of the device's memory.
+  std::size_t max_cached = 1 * core::MiB;         // Largest block that a thread keeps.
+  std::size_t cache_bytes = 1280 * core::KiB;     // A thread keeps at least this much (one largest block and small ones),
+  std::size_t cache_fraction = 512;               // or the device's active bytes divided by this, if that is more.
+  std::size_t refill_bytes = 8 * core::KiB;       // Small blocks fetched at a time, at least 1 and at most 64.
+  std::size_t range_factor = 4;                   // Reserved addresses per heap, in multiples of the device's memory.
 };
 
 // The heap that serves one stream at a time.
@@ -100,7 +99,8 @@ class Central {
     std::unique_lock<std::mutex> lock_;
   };
 
-  Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type);
+  // `primary`: the first heap gets the number kPrimaryHeap; for one allocator of the process.
+  Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type, bool primary);
   ~Central();
   Central(const Central&) = delete;
   Central& operator=(const Central&) = delete;
@@ -185,7 +185,7 @@ class Central {
   std::mutex& mutex() { return mutex_; }
 
  private:
-  StreamHeap& new_heap();
+  StreamHeap& new_heap(bool primary = false);
   bool open(StreamHeap& heap);
   core::HeapNode* place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                         const void* thread);

@@ -110,8 +110,7 @@ bool Central::move_to_host(const Lock& lock, Block* block) {
     index_.insert(from, old);
   }
   // Whoever frees the block next must look at it: it no longer fits the bins.
-  std::uint32_t none = 0;
-  block->remote.compare_exchange_strong(none, core::kRemoteAttention, std::memory_order_acq_rel);
+  block->owner.fetch_or(core::kAttention, std::memory_order_acq_rel);
   block->home = made.home;
   block->flags = static_cast<std::uint8_t>(core::kBlockHost | (block->flags & core::kBlockEmpty));
   block->address.store(address_of(&made), std::memory_order_release);

@@ -1,10 +1,10 @@
 // Room: where blocks are placed, what happens when memory is short, the limits, and the list of thread caches.
 #include <algorithm>
 #include <new>
-#include <thread>
 
 #include "allocator/central.hpp"
 #include "allocator/process_barrier.hpp"
+#include "allocator/thread_state.hpp"
 
 namespace cistern::allocation {
 
@@ -109,22 +109,26 @@ bool Central::drain_inboxes(const Lock& lock, const void* thread, bool others) {
     const bool running = cache->thread != nullptr && cache->thread != thread;
     if (running && !others) continue;
     Block* claimed = cache->take_inbox();
+    const Block* busy = nullptr;
     if (running) {
-      // Its thread may be in the middle of a free() of the same handle (a double free): after the barrier it sees the
-      // claims, unless it was already past its checks, which `busy` tells.
-      bool settled = barrier_on_all_threads();
-      for (int tries = 0; settled && cache->busy.load(std::memory_order_acquire) != 0; ++tries) {
-        settled = tries < 1000;
-        std::this_thread::yield();
-      }
-      if (!settled) {
-        cache->return_inbox(claimed);
+      // Its thread may be in the middle of a free() of one of these handles (a double free). After the barrier it sees the
+      // claims when it looks, or else had announced the block before it looked; see DeviceAllocator::free_fast().
+      // Without a barrier nothing is known.
+      if (!barrier_on_all_threads()) {
+        while (claimed != nullptr) {
+          Block* const following = claimed->remote_next;
+          cache->push_inbox(claimed);
+          claimed = following;
+        }
         continue;
       }
+      // The thread cannot be gone: it would have had to take the lock to abandon the cache.
+      const auto* record = static_cast<const ThreadRecord*>(cache->thread.load(std::memory_order_relaxed));
+      busy = record->state->freeing.load(std::memory_order_acquire);
     }
     Chain freed;
     std::uint64_t late = 0;
-    cache->complete(claimed, freed, late);
+    cache->complete(claimed, busy, freed, late);
     published_.late_double_frees.fetch_add(late, std::memory_order_relaxed);
     found = found || freed.head != nullptr;
     give_chain(lock, freed);
@@ -146,7 +150,7 @@ void Central::flush_all_caches(const Lock& lock) {
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     cache->flush(kept);
     std::uint64_t late = 0;
-    cache->complete(cache->take_inbox(), kept, late);
+    cache->complete(cache->take_inbox(), nullptr, kept, late);
     published_.late_double_frees.fetch_add(late, std::memory_order_relaxed);
   }
   give_chain(lock, kept);
@@ -291,7 +295,7 @@ ThreadCache* Central::adopt(const Lock&, StreamHeap& heap, const void* thread) {
   }
   auto* cache = new (std::nothrow) ThreadCache;
   if (cache == nullptr) return nullptr;
-  cache->set_up(classes_, config_.small_bin_bytes);
+  cache->set_up(classes_);
   cache->front = front_;
   cache->heap = &heap;
   cache->thread = thread;
@@ -314,7 +318,6 @@ void Central::orphan_caches(const void* thread) {
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     if (cache->thread == thread || cache->thread == nullptr) continue;
     cache->fast_thread.store(nullptr, std::memory_order_relaxed);
-    cache->busy.store(0, std::memory_order_relaxed);
     cache->forget();
     cache->thread = nullptr;
   }

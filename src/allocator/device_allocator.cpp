@@ -18,8 +18,11 @@ std::uint32_t inline_number(std::uint32_t number) { return number < kInlineHeaps
 }  // namespace
 
 DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config)
+    : DeviceAllocator(device, std::move(driver), config, false) {}
+
+DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config, bool primary)
     : device_(device),
-      central_(std::move(driver), config, this, device.type),
+      central_(std::move(driver), config, static_cast<DeviceAllocator*>(this), device.type, primary),
       host_buffers_(central_.capabilities().whole_buffers || !central_.capabilities().host_accessible),
       asynchronous_(central_.capabilities().asynchronous),
       default_number_(host_buffers_ ? kNoHeap : inline_number(central_.streams().at(0)->number)),
@@ -33,16 +36,21 @@ DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver>
 
 DeviceAllocator::~DeviceAllocator() { unregister_instance(*this); }
 
-// A free block for the request from the cache, or null.
-inline Block* DeviceAllocator::cached(ThreadCache& cache, std::size_t bytes) {
+// A free block for the request from the cache, or null. `small_limit` is small_limit_, a constant where it is known.
+inline Block* DeviceAllocator::cached(ThreadCache& cache, std::size_t bytes, std::size_t small_limit) {
   // One less, so that an empty request fails both comparisons.
-  if (bytes - 1 < small_limit_) [[likely]] {
+  if (bytes - 1 < small_limit) [[likely]] {
     return ThreadCache::pop(cache.bins[classes_.index(bytes)]);
   }
   if (bytes - 1 < exact_limit_) {
     if (Bin* bin = cache.find_exact((bytes + alignment_mask_) & ~alignment_mask_)) return ThreadCache::pop(*bin);
   }
   return nullptr;
+}
+
+Buffer DeviceAllocator::checkpoint(Buffer buffer) {
+  central_.figures().checkpoint();
+  return buffer;
 }
 
 // Makes a block of the calling thread's cache live.
@@ -53,70 +61,94 @@ inline Buffer DeviceAllocator::hand_out(ThreadCache& cache, Block* block) {
   const std::int64_t now = account.bytes.load(std::memory_order_relaxed) + static_cast<std::int64_t>(block->capacity);
   account.bytes.store(now, std::memory_order_relaxed);
   account.count.store(account.count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (now > account.high.load(std::memory_order_relaxed)) [[unlikely]] central_.figures().checkpoint();
-  return Buffer(block, serial);
+  const Buffer buffer(block, serial);
+  if (now > account.high.load(std::memory_order_relaxed)) [[unlikely]] return checkpoint(buffer);
+  return buffer;
+}
+
+inline Buffer DeviceAllocator::malloc_from(ThreadCache& cache, std::size_t bytes, StreamEntry* entry,
+                                           std::size_t small_limit) {
+  if (Block* block = cached(cache, bytes, small_limit)) [[likely]] return hand_out(cache, block);
+  return malloc_slow(bytes, entry);
 }
 
 Buffer DeviceAllocator::malloc(std::size_t bytes) {
-  ThreadCache& cache = *thread_state.caches[default_number_].load(std::memory_order_relaxed);
-  if (Block* block = cached(cache, bytes)) [[likely]] return hand_out(cache, block);
-  return malloc_slow(bytes, nullptr);
+  return malloc_from(*thread_state.caches[default_number_].load(std::memory_order_relaxed), bytes, nullptr, small_limit_);
+}
+
+Buffer PrimaryAllocator::malloc(std::size_t bytes) {
+  return malloc_from(*thread_state.caches[kPrimaryHeap].load(std::memory_order_relaxed), bytes, nullptr,
+                     core::SizeClasses::kLargest);
 }
 
 Buffer DeviceAllocator::malloc(std::size_t bytes, const Stream& stream) {
   StreamEntry* entry = streams_.at(stream.slot());
   check_stream_entry(entry, stream, "malloc");
-  ThreadCache& cache = *thread_state.caches[inline_number(entry->number.load(std::memory_order_relaxed))].load(std::memory_order_relaxed);
-  if (Block* block = cached(cache, bytes)) [[likely]] return hand_out(cache, block);
-  return malloc_slow(bytes, entry);
+  const std::uint32_t number = inline_number(entry->number.load(std::memory_order_relaxed));
+  return malloc_from(*thread_state.caches[number].load(std::memory_order_relaxed), bytes, entry, small_limit_);
 }
 
-// Takes the buffer back into the cache that owns it. False, with nothing changed, when that is not all there is to do.
-// pre: the cache is the calling thread's, and owned the block just now.
-inline bool DeviceAllocator::free_fast(ThreadCache& cache, Buffer buffer) {
+// Takes the buffer back into the bin that owns it. False, with nothing changed, when that is not all there is to do.
+// pre: the block was announced in `freeing` before its owner was read; the bin is one of the calling thread's cache.
+inline bool DeviceAllocator::free_fast(ThreadCache& cache, std::uintptr_t owner, Buffer buffer) {
   Block* block = buffer.block();
+  Bin& bin = *reinterpret_cast<Bin*>(owner);
   const std::uint64_t serial = buffer.serial();
-  // Whoever empties this inbox from outside waits while `busy` is set: a claim on this block comes before our checks and
-  // is seen by them, or after our stores and finds the serial gone.
-  cache.busy.store(1, std::memory_order_relaxed);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  Bin& bin = cache.bins[block->bin];
-  if (block->serial.load(std::memory_order_relaxed) != serial || block->remote.load(std::memory_order_relaxed) != 0 ||
-      bin.room <= 0 || bin.size != block->capacity) [[unlikely]] {
-    cache.busy.store(0, std::memory_order_relaxed);
-    return false;
-  }
+  if (block->serial.load(std::memory_order_relaxed) != serial) [[unlikely]] return false;
+  const std::uintptr_t offset = owner - reinterpret_cast<std::uintptr_t>(&cache);
+  if (offset >= ThreadCache::kSmallBins * sizeof(Bin) && bin.size != block->capacity) [[unlikely]] return false;
   block->serial.store(serial + 1, std::memory_order_relaxed);
   block->next = bin.head;
   bin.head = block;
-  --bin.room;
-  cache.busy.store(0, std::memory_order_release);
   core::Account& account = cache.account;
   const std::int64_t now = account.bytes.load(std::memory_order_relaxed) - static_cast<std::int64_t>(block->capacity);
   account.bytes.store(now, std::memory_order_relaxed);
   account.count.store(account.count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
-  if (now < account.low.load(std::memory_order_relaxed)) [[unlikely]] {
-    central_.enforce_cache_limit_soon(cache.thread.load(std::memory_order_relaxed));
-  }
+  if (now < account.low.load(std::memory_order_relaxed)) [[unlikely]] after_low(cache);
   return true;
 }
 
-void DeviceAllocator::free(Buffer buffer) {
-  Block* block = buffer.block();
-  if (block == nullptr) return;
-  ThreadCache* cache = thread_state.caches[default_number_].load(std::memory_order_relaxed);
-  if (block->owner.load(std::memory_order_relaxed) != cache || !free_fast(*cache, buffer)) [[unlikely]] {
-    free_other(buffer);
+inline void DeviceAllocator::free_to(ThreadCache& cache, Buffer buffer) {
+  const std::uintptr_t owner = buffer.block()->owner.load(std::memory_order_relaxed);
+  if (owner - reinterpret_cast<std::uintptr_t>(&cache) < sizeof(cache.bins)) [[likely]] {
+    if (free_fast(cache, owner, buffer)) [[likely]] return;
   }
+  free_other(buffer);
+}
+
+namespace {
+
+// First the announcement, then the look at the owner: whoever empties this thread's inbox from outside has set kAttention
+// on its blocks before, makes all threads see it, and leaves the announced block alone.
+inline void announce(Block* block) {
+  thread_state.freeing.store(block, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+}  // namespace
+
+void DeviceAllocator::free(Buffer buffer) {
+  if (buffer.block() == nullptr) return;
+  announce(buffer.block());
+  free_to(*thread_state.caches[default_number_].load(std::memory_order_relaxed), buffer);
+}
+
+void PrimaryAllocator::free(Buffer buffer) {
+  if (buffer.block() == nullptr) return;
+  announce(buffer.block());
+  free_to(*thread_state.caches[kPrimaryHeap].load(std::memory_order_relaxed), buffer);
 }
 
 // A block of another heap's cache of this thread, or something that needs a longer look.
 void DeviceAllocator::free_other(Buffer buffer) {
-  ThreadCache* owner = buffer.block()->owner.load(std::memory_order_relaxed);
-  if (owner != nullptr && owner->front == this &&
-      owner->fast_thread.load(std::memory_order_relaxed) == thread_state.fast.load(std::memory_order_relaxed) &&
-      free_fast(*owner, buffer)) {
-    return;
+  const std::uintptr_t owner = buffer.block()->owner.load(std::memory_order_relaxed);
+  if (owner != 0 && (owner & core::kAttention) == 0) {
+    ThreadCache& cache = *ThreadCache::of(owner);
+    if (cache.front == this &&
+        cache.fast_thread.load(std::memory_order_relaxed) == thread_state.fast.load(std::memory_order_relaxed) &&
+        free_fast(cache, owner, buffer)) {
+      return;
+    }
   }
   free_slow(buffer);
 }

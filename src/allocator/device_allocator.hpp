@@ -27,7 +27,7 @@
 
 namespace cistern::allocation {
 
-class DeviceAllocator final : public Allocator {
+class DeviceAllocator : public Allocator {
  public:
   DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config = {});
   // pre: no thread uses it. Every handle is dead afterwards; memory goes back to the driver.
@@ -80,6 +80,12 @@ class DeviceAllocator final : public Allocator {
   void become_only_thread(const void* thread) { central_.orphan_caches(thread); }
   DeviceAllocator* next_instance = nullptr;  // The registry's list.
 
+ protected:
+  DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config, bool primary);
+  // The short ways, given the calling thread's cache.
+  Buffer malloc_from(core::ThreadCache& cache, std::size_t bytes, StreamEntry* entry, std::size_t small_limit);
+  void free_to(core::ThreadCache& cache, Buffer buffer);
+
  private:
   struct Request {
     std::size_t bytes = 0;     // Asked for.
@@ -88,13 +94,15 @@ class DeviceAllocator final : public Allocator {
     int bin = -1;              // Size class, or -1.
   };
 
-  core::Block* cached(core::ThreadCache& cache, std::size_t bytes);
+  core::Block* cached(core::ThreadCache& cache, std::size_t bytes, std::size_t small_limit);
   Buffer hand_out(core::ThreadCache& cache, core::Block* block);
-  bool free_fast(core::ThreadCache& cache, Buffer buffer);
-  void free_other(Buffer buffer);
+  [[gnu::noinline, gnu::cold]] Buffer checkpoint(Buffer buffer);
+  bool free_fast(core::ThreadCache& cache, std::uintptr_t owner, Buffer buffer);
+  [[gnu::noinline, gnu::cold]] void after_low(core::ThreadCache& cache);
+  [[gnu::noinline]] void free_other(Buffer buffer);
 
   Request round(std::size_t bytes) const;
-  Buffer malloc_slow(std::size_t bytes, StreamEntry* entry);
+  [[gnu::noinline]] Buffer malloc_slow(std::size_t bytes, StreamEntry* entry);
   core::Block* obtain(const Request& request, StreamHeap& heap, core::ThreadCache*& cache);
   core::Block* obtain_host(const Request& request);
   Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
@@ -111,8 +119,9 @@ class DeviceAllocator final : public Allocator {
   void add_use(Buffer buffer, const Stream& stream, const char* call);
   core::ThreadCache* cache_for(const core::Block* block) const;
   static const core::PageHeap* pages_of(const core::Block* block);
-  void keep(core::ThreadCache& cache, core::Block* block);
-  std::uint64_t exact_budget() const;
+  void keep(core::ThreadCache& cache, core::Block* block, core::Chain& spill);
+  std::uint64_t cache_budget() const;
+  void bound(core::ThreadCache& cache);
   void check_stream_entry(const StreamEntry* entry, const Stream& stream, const char* call) const;
   // The block of a live buffer of this allocator; throws otherwise.
   core::Block* checked(Buffer buffer, const char* call) const;
@@ -134,8 +143,19 @@ class DeviceAllocator final : public Allocator {
   const std::size_t small_limit_;       // Requests up to here have a class.
   const std::size_t exact_limit_;       // Requests up to here may be in a thread cache.
   const std::size_t alignment_mask_;
-  const core::SizeClasses& classes_;
+  const core::SizeClasses classes_;     // A copy, near.
   const StreamTable& streams_;
+};
+
+// The same with heap number kPrimaryHeap as a constant: the process-wide allocator of the CPU.
+class PrimaryAllocator final : public DeviceAllocator {
+ public:
+  PrimaryAllocator(Device device, std::unique_ptr<drivers::Driver> driver)
+      : DeviceAllocator(device, std::move(driver), {}, true) {}
+  using DeviceAllocator::free;
+  using DeviceAllocator::malloc;
+  Buffer malloc(std::size_t bytes) override;
+  void free(Buffer buffer) override;
 };
 
 // The allocator that made the buffer's descriptor; null when it is gone.

@@ -95,8 +95,9 @@ bool DeviceAllocator::account_free(std::uint64_t capacity) {
   if (const ThreadRecord* record = thread_state.record) {
     for (ThreadCache* cache : record->caches) {
       if (cache == nullptr || cache->front != this) continue;
-      cache->account.add(-bytes, -1);
-      return cache->account.bytes.load(std::memory_order_relaxed) < cache->account.low.load(std::memory_order_relaxed);
+      cache->add_live(-bytes, -1);
+      cache->account.set_keep_low(cache->account.keep_low.load(std::memory_order_relaxed) - bytes);
+      return cache->account.bytes.load(std::memory_order_relaxed) < cache->account.floor.load(std::memory_order_relaxed);
     }
   }
   return central_.figures().add_shared(-bytes, -1);
@@ -109,13 +110,23 @@ void DeviceAllocator::finish_free(Block* block, ThreadCache* cache) {
   const bool look = account_free(block->capacity);
   restore_empty(block);
   if (cache != nullptr && (block->flags & core::kBlockHost) == 0 && !central_.uses().contains(block)) {
-    keep(*cache, block);
+    Chain spill;
+    keep(*cache, block, spill);
+    cache->bound(cache_budget(), spill);
+    central_.give_later(spill);
   } else {
     Chain one;
     one.push(block);
     central_.give_later(one);
   }
   after_free(look);
+}
+
+// A fast free went below the watermark: the cache is full, or the cache limit asks for memory back.
+void DeviceAllocator::after_low(ThreadCache& cache) {
+  bound(cache);
+  const core::Account& account = cache.account;
+  after_free(account.bytes.load(std::memory_order_relaxed) < account.floor.load(std::memory_order_relaxed));
 }
 
 void DeviceAllocator::after_free(bool look_at_cache_limit) {
@@ -133,7 +144,7 @@ void DeviceAllocator::free_slow(Buffer buffer) {
   if (allocator_of(block) != this) throw_misuse(buffer, "free");
   std::uint64_t expected = block->serial.load(std::memory_order_acquire);
   if (expected != serial) throw_misuse(buffer, "free");
-  ThreadCache* owner = block->owner.load(std::memory_order_relaxed);
+  ThreadCache* owner = ThreadCache::of(block->owner.load(std::memory_order_acquire));
   if (owner == &core::central_owner) {
     if ((block->flags & core::kBlockView) != 0) {
       throw invalid_argument("cistern: free: buffer " + describe(block) + " is a view of memory that is not Cistern's; end it with release()");
@@ -147,16 +158,9 @@ void DeviceAllocator::free_slow(Buffer buffer) {
     free_foreign(buffer, owner);
     return;
   }
-  owner->busy.store(1, std::memory_order_relaxed);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  std::uint32_t remote = block->remote.load(std::memory_order_acquire);
-  const bool claimed = remote == static_cast<std::uint32_t>(serial);
-  if (!claimed) block->serial.store(serial + 1, std::memory_order_relaxed);
-  owner->busy.store(0, std::memory_order_release);
-  if (claimed) throw_misuse(buffer, "free");
-  if (remote == core::kRemoteAttention) {
-    block->remote.compare_exchange_strong(remote, 0, std::memory_order_acq_rel);
-  }
+  // `freeing` announces the block (free() has set it), and the claim is looked for afterwards.
+  if (block->remote.load(std::memory_order_acquire) == static_cast<std::uint32_t>(serial)) throw_misuse(buffer, "free");
+  block->serial.store(serial + 1, std::memory_order_relaxed);
   finish_free(block, owner);
 }
 
@@ -192,10 +196,7 @@ void DeviceAllocator::add_use(Buffer buffer, const Stream& stream, const char* c
   const core::PageHeap* pages = pages_of(block);
   if (pages != nullptr && heap->shown_pages.load(std::memory_order_acquire) == pages) return;
   central_.uses().add(block, stream.slot());
-  std::uint32_t none = 0;
-  if (block->owner.load(std::memory_order_relaxed) != &core::central_owner) {
-    block->remote.compare_exchange_strong(none, core::kRemoteAttention, std::memory_order_acq_rel);
-  }
+  block->owner.fetch_or(core::kAttention, std::memory_order_acq_rel);
 }
 
 void DeviceAllocator::free_raw(void* ptr) {

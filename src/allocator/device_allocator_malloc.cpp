@@ -12,9 +12,15 @@ using core::Block;
 using core::Chain;
 using core::ThreadCache;
 
-std::uint64_t DeviceAllocator::exact_budget() const {
+std::uint64_t DeviceAllocator::cache_budget() const {
   const FrontConfig& config = central_.config();
-  return std::max<std::uint64_t>(config.exact_bytes, central_.figures().active() / config.exact_fraction);
+  return std::max<std::uint64_t>(config.cache_bytes, central_.figures().active() / config.cache_fraction);
+}
+
+void DeviceAllocator::bound(ThreadCache& cache) {
+  Chain spill;
+  cache.bound(cache_budget(), spill);
+  central_.give_later(spill);
 }
 
 // The cache of a record for a heap; null when it has none.
@@ -52,35 +58,30 @@ void DeviceAllocator::check_stream_entry(const StreamEntry* entry, const Stream&
 }
 
 // Puts a free block into the thread's own cache, or hands it on.
-void DeviceAllocator::keep(ThreadCache& cache, Block* block) {
-  Chain spill;
-  const bool small = (block->flags & core::kBlockSlab) != 0;
-  if (small || block->capacity <= central_.config().max_cached) {
-    block->owner.store(&cache, std::memory_order_relaxed);
-    cache.put(block, small ? 0 : exact_budget(), spill);
+void DeviceAllocator::keep(ThreadCache& cache, Block* block, Chain& spill) {
+  if ((block->flags & core::kBlockSlab) != 0 || block->capacity <= central_.config().max_cached) {
+    cache.hold(block, spill);
   } else {
     spill.push(block);
   }
-  central_.give_later(spill);
 }
 
 void DeviceAllocator::drain_own_inbox(ThreadCache& cache) {
-  Chain freed;
+  Chain freed, spill;
   std::uint64_t late = 0;
-  cache.complete(cache.take_inbox(), freed, late);
+  cache.complete(cache.take_inbox(), nullptr, freed, late);
   if (late != 0) central_.late_double_frees().fetch_add(late, std::memory_order_relaxed);
   for (Block* block = freed.head; block != nullptr;) {
     Block* const following = block->next;
     if ((block->flags & core::kBlockHost) != 0 || central_.uses().contains(block)) {
-      Chain one;
-      one.push(block);
-      central_.give_later(one);
+      spill.push(block);
     } else {
-      restore_empty(block);
-      keep(cache, block);
+      keep(cache, block, spill);
     }
     block = following;
   }
+  cache.bound(cache_budget(), spill);
+  central_.give_later(spill);
 }
 
 // A free block that serves the request; null when there is no memory. `cache` becomes the thread's cache of the heap.
@@ -90,6 +91,7 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
     core::Bin* bin = cache->find_exact(request.rounded);
     return bin != nullptr ? ThreadCache::pop(*bin) : nullptr;
   };
+  thread_state.freeing.store(nullptr, std::memory_order_relaxed);
   ThreadRecord* record = this_record();
   cache = own_cache(record, heap);
   if (cache != nullptr) {
@@ -100,7 +102,10 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
       central_.give_later(kept);
     }
     if (!cache->inbox_empty()) drain_own_inbox(*cache);
-    if (Block* block = pop()) return block;
+    if (Block* block = pop()) {
+      cache->took(block);
+      return block;
+    }
   }
 
   const Central::Lock lock(central_);
@@ -118,15 +123,12 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
   const auto bin = static_cast<std::uint8_t>(request.bin);
   Block* first = central_.take_small(lock, heap, bin, record);
   if (first == nullptr || cache == nullptr) return first;
-  core::Bin& own = cache->bins[bin];
+  Chain none;
   const std::size_t wanted = std::clamp<std::size_t>(central_.config().refill_bytes / request.rounded, 1, 64);
-  for (std::size_t i = 1; i < wanted && own.room > 0; ++i) {
+  for (std::size_t i = 1; i < wanted; ++i) {
     Block* block = central_.take_small_ready(lock, heap, bin);
     if (block == nullptr) break;
-    block->owner.store(cache, std::memory_order_relaxed);
-    block->next = own.head;
-    own.head = block;
-    --own.room;
+    cache->hold(block, none);
   }
   return first;
 }
@@ -157,8 +159,18 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
   if ((options_.load(std::memory_order_relaxed) & (kZeroOnAlloc | kZeroOnReuse)) != 0) {
     clear_content(block, host ? nullptr : static_cast<StreamHeap*>(cache != nullptr ? cache->heap : nullptr));
   }
-  const bool owned = cache != nullptr && tag == 0 && !host && request.bytes != 0;
-  block->owner.store(owned ? cache : &core::central_owner, std::memory_order_relaxed);
+  std::uintptr_t owner = core::central_owner_value();
+  Chain spill;
+  if (cache != nullptr && tag == 0 && !host && request.bytes != 0) {
+    if ((block->flags & core::kBlockSlab) != 0) {
+      owner = cache->owner_of_bin(block->bin);
+    } else if (block->capacity <= exact_limit_) {
+      owner = reinterpret_cast<std::uintptr_t>(&cache->exact_bin(block->capacity, spill));
+    } else {
+      owner = cache->owner_of_bin(ThreadCache::kNoBin);
+    }
+  }
+  block->owner.store(owner, std::memory_order_relaxed);
   block->tag = tag;
   if (request.bytes == 0) {
     block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockEmpty);
@@ -169,7 +181,9 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
   block->serial.store(serial, std::memory_order_release);
   if (cache != nullptr) {
-    cache->account.add(bytes, 1);
+    cache->add_live(bytes, 1);
+    cache->bound(cache_budget(), spill);
+    central_.give_later(spill);
     if (cache->account.bytes.load(std::memory_order_relaxed) > cache->account.high.load(std::memory_order_relaxed)) {
       central_.figures().checkpoint();
     }

@@ -25,7 +25,7 @@ Buffer DeviceAllocator::make_buffer(void* ptr, std::size_t bytes) {
   if (block == nullptr) return {};
   block->tag = thread_state.tag;
   if (block->tag != 0) tag_figures_.add(block->tag, bytes);
-  block->owner.store(&core::central_owner, std::memory_order_relaxed);
+  block->owner.store(core::central_owner_value(), std::memory_order_relaxed);
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
   block->serial.store(serial, std::memory_order_release);
   central_.figures().add_shared(static_cast<std::int64_t>(bytes), 1);

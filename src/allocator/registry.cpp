@@ -81,7 +81,10 @@ DeviceAllocator& device_allocator(Device device) {
     auto& slot = registry.allocators[type][static_cast<std::size_t>(device.index)];
     if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) [[likely]] return *known;
     if (is_available(device)) {
-      return made_once(slot, [&] { return new DeviceAllocator(device, make_driver(device)); });
+      return made_once(slot, [&]() -> DeviceAllocator* {
+        if (device.type == DeviceType::cpu) return new PrimaryAllocator(device, make_driver(device));
+        return new DeviceAllocator(device, make_driver(device));
+      });
     }
   }
   throw invalid_argument("cistern: device " + to_string(device) + " is not available");

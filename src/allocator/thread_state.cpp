@@ -19,7 +19,7 @@ namespace {
 struct Threads {
   std::mutex mutex;
   ThreadRecord* records = nullptr;
-  std::vector<bool> numbers = {true};  // In use, by heap number; 0 is kNoHeap.
+  std::vector<bool> numbers = {true, true};  // In use, by heap number: kNoHeap and kPrimaryHeap always are.
   pthread_key_t key{};
   bool has_key = false;
 
@@ -153,7 +153,7 @@ std::uint32_t take_heap_number() {
 void give_heap_number(std::uint32_t number) {
   Threads& threads = Threads::get();
   const std::lock_guard lock(threads.mutex);
-  threads.numbers[number] = false;
+  if (number != kPrimaryHeap) threads.numbers[number] = false;
 }
 
 void lock_threads() { Threads::get().mutex.lock(); }

@@ -23,13 +23,16 @@ namespace cistern::allocation {
 class DeviceAllocator;
 
 inline constexpr std::size_t kInlineHeaps = 32;  // 256 bytes of static thread storage; further heaps go the long way.
-inline constexpr std::uint32_t kNoHeap = 0;      // Its cache is always empty.
+inline constexpr std::uint32_t kNoHeap = 0;       // Its cache is always empty.
+inline constexpr std::uint32_t kPrimaryHeap = 1;  // The CPU's: its number is a constant for the sake of speed.
 
 struct ThreadRecord;
 
 struct ThreadState {
   std::array<std::atomic<core::ThreadCache*>, kInlineHeaps> caches;
   std::atomic<const void*> fast{&core::empty_cache};
+  // The block that this thread looks at, or looked at last, in order to free it the short way.
+  std::atomic<core::Block*> freeing{nullptr};
   ThreadRecord* record = nullptr;
   std::uint16_t tag = 0;
   bool gone = false;  // The exit hook has run.

@@ -2,13 +2,13 @@
 // handle that outlived its allocation is always recognised. Written by its owner; see the table for who may write what.
 //
 //   serial    odd while live, even while free. Written by the owning thread with a plain store, by compare-exchange when
-//             the owner is `central_owner`, by whoever empties an inbox for a block that was claimed through `remote`.
-//   owner     the thread cache that takes the block back, or `central_owner`. Changed only while the block is free.
-//   remote    what a foreign thread left for the owner, 0 for nothing:
-//               odd               low half of the serial that it freed; the block is linked in the owner's inbox through
-//                                 `remote_next`, once, until whoever empties the inbox clears the field
-//               kRemoteAttention  nothing is linked; the owner must take the long way (other streams used the block,
-//                                 or its memory moved)
+//             no cache owns the block, by whoever empties an inbox for a block that was claimed through `remote`.
+//   owner     the bin of the thread cache that takes the block back (see thread_cache.hpp), or that of `central_owner`.
+//             Changed only while the block is free, except for the bit kAttention: other threads set it to make the owner
+//             take the long way (they claimed the block, used it on other streams, or its memory moved).
+//   remote    what other threads left for the owner: low half of the serial that one of them freed, 0 for nothing. While it
+//             is not 0 the block is linked in an inbox through `remote_next`, once, until whoever empties the inbox
+//             clears the field.
 //   address   changes while the block is live only when its memory moves to the host (raw_ptr()), under the device's lock.
 //   the rest  written by whoever holds the block while it is free, by nobody while it is live.
 #pragma once
@@ -18,8 +18,6 @@
 #include <cstdint>
 
 namespace cistern::core {
-
-class ThreadCache;
 
 enum BlockFlags : std::uint8_t {
   kBlockView = 1,    // Memory of somebody else (make_buffer).
@@ -31,11 +29,12 @@ enum BlockFlags : std::uint8_t {
   kBlockOwnObject = 64,  // which was made for this block alone.
 };
 
-inline constexpr std::uint32_t kRemoteAttention = 2;
+// In `owner`. No address of this process has the bit.
+inline constexpr std::uintptr_t kAttention = ~(~std::uintptr_t{0} >> 1);
 
 struct alignas(64) Block {
   std::atomic<std::uint64_t> serial{0};
-  std::atomic<ThreadCache*> owner{nullptr};
+  std::atomic<std::uintptr_t> owner{0};
   Block* next = nullptr;
   Block* remote_next = nullptr;
   std::atomic<std::uint64_t> address{0};
@@ -43,7 +42,7 @@ struct alignas(64) Block {
   void* home = nullptr;
   std::atomic<std::uint32_t> remote{0};
   std::uint16_t tag = 0;
-  std::uint8_t bin = 0;
+  std::uint8_t bin = 0;  // Size class of a small block.
   std::uint8_t flags = 0;
 };
 

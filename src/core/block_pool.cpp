@@ -70,7 +70,7 @@ BlockPool::~BlockPool() {
       const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
       block->serial.store(serial + (serial & 1), std::memory_order_relaxed);
       block->remote.store(0, std::memory_order_relaxed);
-      block->owner.store(nullptr, std::memory_order_relaxed);
+      block->owner.store(0, std::memory_order_relaxed);
       block->home = nullptr;
       block->flags = 0;
       block->tag = 0;

@@ -59,8 +59,9 @@ void Figures::set_floor(std::int64_t floor, std::int64_t credit) {
   const std::int64_t room = floor == kNoFloor ? 0 : sum(&Account::bytes) - floor;
   const std::int64_t share = (room >= 0 ? room : credit) / account_count_;
   for (Account* a = accounts_.load(std::memory_order_relaxed); a != nullptr; a = a->next) {
-    a->low.store(floor == kNoFloor ? kNoFloor : a->bytes.load(std::memory_order_relaxed) - share,
-                 std::memory_order_relaxed);
+    const std::int64_t own = floor == kNoFloor ? kNoFloor : a->bytes.load(std::memory_order_relaxed) - share;
+    a->floor.store(own, std::memory_order_relaxed);
+    a->low.store(std::max(own, a->keep_low.load(std::memory_order_relaxed)), std::memory_order_relaxed);
   }
 }
 

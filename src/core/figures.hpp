@@ -9,6 +9,7 @@
 // Does not: know devices, limits, or who frees what. Locking: reads take none; checkpoint() and the setters one leaf lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -26,8 +27,19 @@ struct Account {
   std::atomic<std::int64_t> bytes{0};  // May be negative: a thread frees what another one allocated.
   std::atomic<std::int64_t> count{0};
   std::atomic<std::int64_t> high{-1};  // -1: the first allocation makes a checkpoint.
-  std::atomic<std::int64_t> low{std::numeric_limits<std::int64_t>::min()};
+  std::atomic<std::int64_t> low{kNone};  // The larger of the next two.
+  std::atomic<std::int64_t> floor{kNone};     // From an explicit cache limit.
+  std::atomic<std::int64_t> keep_low{kNone};  // From the bound of the thread's own cache.
   Account* next = nullptr;
+
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
+
+  // pre: called by the account's thread. When set_floor() runs at the same time, one of the two may be missed until the
+  // next call: the watermark is then late by what is freed in between.
+  void set_keep_low(std::int64_t value) {
+    keep_low.store(value, std::memory_order_relaxed);
+    low.store(std::max(value, floor.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+  }
 
   // pre: called by the account's thread.
   void add(std::int64_t delta_bytes, std::int64_t delta_count) {
@@ -39,7 +51,7 @@ struct Account {
 class Figures {
  public:
   static constexpr std::int64_t kCredit = 64 * KiB;  // How far a thread may pass the peak unseen: DESIGN section 3.
-  static constexpr std::int64_t kNoFloor = std::numeric_limits<std::int64_t>::min();
+  static constexpr std::int64_t kNoFloor = Account::kNone;
 
   Figures() { attach(shared_); }
   Figures(const Figures&) = delete;
@@ -56,7 +68,7 @@ class Figures {
   void reset_peak();
   // Raises the peak to the sum of the moment and hands out new allotments.
   void checkpoint();
-  // From now on an account that falls below its part of `floor` bytes has `low` above `bytes`. With kNoFloor none does.
+  // From now on an account that falls below its part of `floor` bytes is below its `low`. With kNoFloor none is.
   // When the sum is already below the floor, each account may free `credit` more bytes before it does.
   void set_floor(std::int64_t floor, std::int64_t credit);
 

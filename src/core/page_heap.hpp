@@ -41,7 +41,7 @@ struct HeapConfig {
   std::uint64_t range_bytes = 0;           // Reserved address space of a heap; a multiple of cell_bytes.
   std::uint64_t limit_bytes = UINT64_MAX;  // Reserved memory of the whole group never exceeds it.
   bool virtual_memory = true;              // false: pieces are segments that never move, blocks never cross them.
-  std::uint64_t segment_bytes = 64 * MiB;  // Usual size of a segment.
+  std::uint64_t segment_bytes = 16 * MiB;  // Usual size of a segment, where not very much is held.
 };
 
 enum class NodeState : std::uint8_t { live, run, gap, stale };

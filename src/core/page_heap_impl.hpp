@@ -39,6 +39,8 @@ struct HeapTuning {
   static constexpr std::uint64_t tight_most = 4;
   static constexpr std::uint64_t reserve_from = 128;  // Cells of limit from which one is kept for splits.
   static constexpr std::uint64_t chunk_part = 80;     // Pieces grow beyond the need up to 1/80 of what is held.
+  static constexpr std::uint64_t segment_part = 16;   // Segments (no virtual memory): 1/16 of what is held, at most the
+  static constexpr std::uint64_t segment_count = 512;  // configured size or 1/512, so that their number stays bounded.
 };
 
 // An address that still shows a piece that moved away or leaves.

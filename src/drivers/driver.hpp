@@ -56,12 +56,16 @@ struct Capabilities {
   bool fresh_is_zero = false;   // New physical memory and new host buffers read zero.
   bool bytes_follow_piece = true;  // A Physical keeps its bytes wherever it is mapped; otherwise a map() shows zeros.
   bool whole_buffers = false;  // Neither virtual memory nor segments: each buffer is one allocate_host().
-  bool block_objects = false;  // ptr() of a buffer is an object made by create_object().
+  bool block_objects = false;  // ptr() of a buffer is an object made by create_object(); of a whole one, host_object().
+  bool segment_objects = false;  // ptr() of a buffer is its segment's object, and offset() says where in it.
   bool can_copy = false;       // copy() works on any two mapped addresses.
   bool residency = false;      // Segments can be wired.
   bool ordered_buffers = false;  // With whole_buffers: device memory comes from allocate_ordered().
   bool exportable = false;       // export_piece() works.
   bool rdma = false;             // Pieces can be registered with a network card.
+  bool unified_memory = false;   // The device works in the host's memory.
+  bool sparse_buffers = false;   // Buffers could be mapped page by page (Metal); not used yet.
+  std::size_t page_size = 0;     // Bytes; what wrap() takes whole. 0 where it takes anything.
 };
 
 // What the device's own pool holds (ordered_buffers). Bytes.
@@ -133,6 +137,8 @@ class Driver {
   // --- Whole buffers
   virtual Status allocate_host(HostKind kind, std::size_t bytes, void*& out) = 0;
   virtual Status free_host(HostKind kind, void* ptr, std::size_t bytes) = 0;
+  // What Buffer::ptr() returns for a buffer of allocate_host(): its object with block_objects, else the pointer itself.
+  virtual void* host_object(void* ptr) { return ptr; }
   // Makes memory of somebody else usable on the device. `object` is what Buffer::ptr() returns.
   virtual Status wrap(void* ptr, std::size_t bytes, void*& object) = 0;
   virtual void unwrap(void* object) = 0;
@@ -179,6 +185,14 @@ class Driver {
 
   // --- Residency
   virtual Status set_wired_limit(std::size_t bytes) = 0;
+  // Whether somebody uses memory of the segment now: what nobody uses gives its wired place to others. Makes nothing real
+  // before commit_residency().
+  virtual void segment_used(const Segment& segment, bool used) { static_cast<void>(segment), static_cast<void>(used); }
+  // What was wired or let go since the last time becomes real. Once per batch, before work that uses it is submitted.
+  virtual Status commit_residency() { return Status::ok; }
+
+  // Live objects that count against max_objects. Any thread.
+  virtual std::uint64_t objects() const { return 0; }
 
  protected:
   void count_call(std::uint64_t n = 1) noexcept { calls_.fetch_add(n, std::memory_order_relaxed); }

@@ -8,7 +8,7 @@
 namespace cistern::planner {
 namespace {
 
-constexpr std::size_t kFailedStates = std::size_t{1} << 16;  // remembered: 1 MiB
+constexpr std::size_t kFailedStates = std::size_t{1} << 14;  // remembered: 256 KiB
 
 std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
 
@@ -55,7 +55,7 @@ bool ExactSearch::start(Bytes capacity) {
   trail_.clear();
   frames_.clear();
   parts_.clear();
-  std::fill(failed_.begin(), failed_.end(), Failed{});
+  ++runs_;
   bound_.assign(idx(n_), 0);
   floor_.assign(idx(n_), 0);
   ceiling_.assign(idx(n_), 0);
@@ -171,7 +171,7 @@ std::int32_t ExactSearch::choose(const Part& part, std::uint64_t key[2]) const {
     ++i;
   }
   key[0] = k0;
-  key[1] = k1 | 1;  // never that of an empty place
+  key[1] = k1 ^ mix(runs_);  // what another run noted is of no use: it may have had another capacity
   if (best < 0 || branching_ == Branching::lowest_box) return best;
   best = lowest_in(critical_section(part));
   // Boxes of other sections may fit under it: go down to one that nothing fits under.

@@ -101,6 +101,7 @@ class ExactSearch {
   std::size_t words_;
   Bytes capacity_ = 0;
   std::uint64_t nodes_ = 0;
+  std::uint64_t runs_ = 0;
   const std::vector<std::int32_t>* ranks_ = nullptr;
   Branching branching_ = Branching::lowest_box;
 

@@ -2,6 +2,7 @@
 #include "plan/portfolio.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "plan/repair.hpp"
 #include "plan/team.hpp"
@@ -20,18 +21,21 @@ struct SkylineRecipe {
 constexpr double kAlways = 2;
 // What wins most often comes first: large problems see only the first few in time.
 constexpr SkylineRecipe kSkylines[] = {
-    {Order::earliest_start, 0.05, false},       {Order::earliest_start, 0.05, true},
-    {Order::width_squared_size, 0.001, false},  {Order::total_area_width, 0.05, false},
-    {Order::area, 0.05, false},                 {Order::earliest_start, kAlways, false},
-    {Order::width, 0.05, false},                {Order::latest_end, 0.05, false},
-    {Order::size, 0.05, false},                 {Order::earliest_start, -1, false},
-    {Order::total_area_width, -1, false},       {Order::area, -1, false},
-    {Order::width_squared_size, -1, false},     {Order::latest_end, -1, false},
-    {Order::size, -1, false},                   {Order::width, -1, false},
-    {Order::earliest_start, 0.001, false},      {Order::earliest_start, -1, true},
-    {Order::area, 0.05, true},                  {Order::total_area_width, 0.05, true},
-    {Order::width_squared_size, kAlways, false}, {Order::latest_end, 0.05, true},
+    {Order::earliest_start, 0.02, false},      {Order::total_area_width, 0.05, false},
+    {Order::latest_end, 0.05, true},           {Order::width_squared_size, 0.001, false},
+    {Order::earliest_start, 0.035, false},     {Order::area, 0.05, false},
+    {Order::earliest_start, kAlways, false},   {Order::latest_end, 0.2, true},
+    {Order::width, 0.05, false},               {Order::latest_end, 0.05, false},
+    {Order::size, 0.05, false},                {Order::earliest_start, -1, false},
+    {Order::total_area_width, -1, false},      {Order::area, -1, false},
+    {Order::width_squared_size, -1, false},    {Order::latest_end, -1, false},
+    {Order::size, -1, false},                  {Order::width, -1, false},
+    {Order::earliest_start, 0.05, true},       {Order::area, 0.05, true},
+    {Order::total_area_width, 0.05, true},     {Order::width_squared_size, kAlways, false},
 };
+// Orders of the random recipes that later rounds try on large strips.
+constexpr Order kRandomOrders[] = {Order::earliest_start, Order::latest_end, Order::total_area_width,
+                                   Order::width_squared_size};
 
 struct SearchRecipe {
   Branching branching;
@@ -112,10 +116,19 @@ void Portfolio::begin(Control& control) {
 
 void Portfolio::skylines(Bytes goal, Control& control) {
   const auto n = static_cast<std::uint64_t>(strip_.boxes());
-  std::size_t tasks = std::size(kSkylines);
-  if (control.left() / n < tasks) tasks = static_cast<std::size_t>(control.left() / n);
-  if (tasks <= 1) return;
-  for (const SkylineRecipe& r : kSkylines) order(r.order);
+  std::vector<SkylineRecipe> recipes;
+  if (round_ == 0) {
+    recipes.assign(std::begin(kSkylines) + 1, std::end(kSkylines));  // the first made the first plan
+  } else {
+    constexpr std::size_t kRandom = 8;
+    Random random(seed_for(seed_, round_, std::size(kSkylines)));
+    while (recipes.size() < kRandom) {
+      const double slack = 0.003 * std::pow(100.0, random.real());  // 0.3 % to 30 %
+      recipes.push_back({kRandomOrders[random.below(std::size(kRandomOrders))], slack, random.below(2) == 1});
+    }
+  }
+  const std::size_t tasks = std::min<std::size_t>(recipes.size(), static_cast<std::size_t>(control.left() / n) + 1);
+  for (const SkylineRecipe& r : recipes) order(r.order);
   if (!mirror_) mirror_ = std::make_unique<Strip>(mirrored(strip_));
   struct Best {
     Bytes peak = INT64_MAX;
@@ -124,11 +137,9 @@ void Portfolio::skylines(Bytes goal, Control& control) {
   };
   std::vector<Best> best(threads_);
   std::atomic<Bytes> lowest{peak_};
-  // Task 0 was the first plan.
-  const std::size_t winner = first_success(tasks - 1, threads_, [&](std::size_t k, unsigned w, Cancel) {
-    const std::size_t task = k + 1;
-    if (control.stopped()) return false;
-    const SkylineRecipe& recipe = kSkylines[task];
+  const std::size_t winner = first_success(tasks, threads_, [&](std::size_t task, unsigned w, Cancel cancel) {
+    if (control.stopped() || cancel()) return false;
+    const SkylineRecipe& recipe = recipes[task];
     std::unique_ptr<Skyline>& skyline = recipe.mirrored ? workers_[w].mirrored : workers_[w].skyline;
     const Strip& strip = recipe.mirrored ? *mirror_ : strip_;
     if (!skyline) skyline = std::make_unique<Skyline>(strip);
@@ -156,7 +167,7 @@ void Portfolio::skylines(Bytes goal, Control& control) {
     if (key < held || (key == held && task < best[w].task)) best[w] = {peak, task, offsets};
     return peak <= goal;
   });
-  control.charge(n * std::min(winner + 1, tasks - 1));
+  control.charge(n * std::min(winner + 1, tasks));
   std::sort(best.begin(), best.end(), [&](const Best& x, const Best& y) {
     const Bytes kx = x.peak <= goal ? 0 : x.peak;
     const Bytes ky = y.peak <= goal ? 0 : y.peak;
@@ -271,15 +282,22 @@ void Portfolio::improve(Bytes goal, bool decide, Control& control) {
       if (attempt(target) == Verdict::unknown) ++tries;
     }
   } else if (!gaps) {
-    Repair repair(strip_, seed_for(seed_, round, 0));
-    std::vector<Bytes> offsets = offsets_;
-    std::uint64_t budget = std::min(control.left(), nodes);
-    repair.run(offsets, goal, round, budget, control);
-    control.charge(budget);
-    take(offsets);
+    if (round > 0 && !strip_.any_fixed) skylines(goal, control);
+    // Half way to the goal, as long as that works.
+    for (bool better = true; better && !done();) {
+      const Bytes from = decide ? goal : std::max(bound_, goal);
+      const Bytes target = decide ? goal : from + (peak_ - from) / 2;
+      Repair repair(strip_, seed_for(seed_, round, 0));
+      std::vector<Bytes> offsets = offsets_;
+      std::uint64_t budget = std::min(control.left(), 4 * nodes);
+      better = repair.run(offsets, target, round, budget, control);
+      control.charge(budget + 1);
+      take(offsets);
+    }
   }
   const bool bump = gaps ? strip_.boxes() <= kMostBumped || round == 0 : strip_.boxes() <= kMostBumped && round >= kBumpRound;
   if (!done() && bump) bumps(goal, 8 * nodes, control);
+  control.charge(1);  // a round without work must not go on for ever
   ++round_;
 }
 

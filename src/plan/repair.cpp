@@ -58,7 +58,7 @@ bool Repair::repair(std::int32_t box, std::int32_t from, std::int32_t to, std::v
   return false;
 }
 
-void Repair::run(std::vector<Bytes>& offsets, Bytes target, int effort, std::uint64_t& nodes, const Control& control) {
+bool Repair::run(std::vector<Bytes>& offsets, Bytes target, int effort, std::uint64_t& nodes, const Control& control) {
   const std::uint64_t budget = nodes;
   std::vector<std::int32_t> offenders;
   for (std::int32_t i = 0; i < strip_.boxes(); ++i) {
@@ -77,6 +77,7 @@ void Repair::run(std::vector<Bytes>& offsets, Bytes target, int effort, std::uin
     if (nodes == 0 || control.stopped()) break;
   }
   nodes = budget - nodes;
+  return peak_of(strip_, offsets) <= target;
 }
 
 }  // namespace cistern::planner

@@ -18,7 +18,8 @@ class Repair {
 
   // Works on the boxes of `offsets` that end above `target`, until none is left, `nodes` decisions were made or `control`
   // stops. The plan stays valid. Larger `effort`: larger windows. `nodes` becomes the decisions made.
-  void run(std::vector<Bytes>& offsets, Bytes target, int effort, std::uint64_t& nodes, const Control& control);
+  // True if no box ends above `target` any more.
+  bool run(std::vector<Bytes>& offsets, Bytes target, int effort, std::uint64_t& nodes, const Control& control);
 
  private:
   bool repair(std::int32_t box, std::int32_t from, std::int32_t to, std::vector<Bytes>& offsets, Bytes target,

@@ -151,28 +151,32 @@ void SectionTree::add(std::int32_t from, std::int32_t to, Bytes value) {
 }
 
 SectionTree::Top SectionTree::top(std::int32_t from, std::int32_t to) const {
-  Top best;
-  std::size_t best_node = 0;
-  // The nodes that make up the range, each with what was added above it.
-  const auto look = [&](std::size_t node) {
-    Bytes value = nodes_[node].top;
-    for (std::size_t up = node / 2; up >= 1; up /= 2) value += nodes_[up].added;
-    if (value > best.value) {
-      best.value = value;
-      best_node = node;
-    }
+  // Climbs from both ends. Every node of the range hangs under the path of its end, so what was added to the path above it
+  // can be added on the way up.
+  struct Side {
+    std::size_t path;  // node of the path of this end
+    std::size_t best;  // node with the greatest value so far
+    Bytes value;
   };
-  std::size_t left = leaves_ + idx(from);
-  std::size_t right = leaves_ + idx(to);
-  for (; left < right; left /= 2, right /= 2) {
-    if (left % 2 == 1) look(left++);
-    if (right % 2 == 1) look(--right);
+  Side left{leaves_ + idx(from), leaves_ + idx(from), nodes_[leaves_ + idx(from)].top};
+  Side right{leaves_ + idx(to) - 1, leaves_ + idx(to) - 1, nodes_[leaves_ + idx(to) - 1].top};
+  const auto look = [&](Side& side, std::size_t node) {
+    if (nodes_[node].top > side.value) side = {side.path, node, nodes_[node].top};
+  };
+  while (left.path / 2 != right.path / 2) {
+    if (left.path % 2 == 0) look(left, left.path + 1);
+    if (right.path % 2 == 1) look(right, right.path - 1);
+    left.path /= 2;
+    right.path /= 2;
+    left.value += nodes_[left.path].added;
+    right.value += nodes_[right.path].added;
   }
-  while (best_node < leaves_) {
-    best_node = nodes_[2 * best_node].top >= nodes_[2 * best_node + 1].top ? 2 * best_node : 2 * best_node + 1;
+  Side best = left.value >= right.value ? left : right;
+  for (std::size_t up = best.path / 2; up >= 1; up /= 2) best.value += nodes_[up].added;
+  while (best.best < leaves_) {
+    best.best = nodes_[2 * best.best].top >= nodes_[2 * best.best + 1].top ? 2 * best.best : 2 * best.best + 1;
   }
-  best.section = static_cast<std::int32_t>(best_node - leaves_);
-  return best;
+  return {best.value, static_cast<std::int32_t>(best.best - leaves_)};
 }
 
 }  // namespace cistern::planner

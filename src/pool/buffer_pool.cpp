@@ -41,7 +41,8 @@ TypedBuffer add_registered(pooling::PoolCore& core, Buffer buffer, bool owned, D
   const std::size_t bytes = bytes_of(what, dtype, shape);
   if (!buffer || !buffer.live()) refuse(what, "the buffer is null or was freed");
   if (buffer.device() != core.stream().device()) {
-    refuse(what, "the pool is of " + to_string(core.stream().device()) + ", the buffer of " + to_string(buffer.device()));
+    refuse(what,
+           "the pool is of " + to_string(core.stream().device()) + ", the buffer of " + to_string(buffer.device()));
   }
   if (buffer.size() < bytes) {
     refuse(what, "the buffer has " + std::to_string(buffer.size()) + " bytes, " + std::string(name_of(dtype)) +
@@ -53,8 +54,8 @@ TypedBuffer add_registered(pooling::PoolCore& core, Buffer buffer, bool owned, D
 
 pooling::PoolCore* make_core(Allocator& allocator, const Stream& stream, PoolOptions options, std::uint64_t id) {
   if (stream.device() != allocator.device()) {
-    refuse("BufferPool", "the stream is of " + to_string(stream.device()) + ", the allocator of " +
-                             to_string(allocator.device()));
+    refuse("BufferPool",
+           "the stream is of " + to_string(stream.device()) + ", the allocator of " + to_string(allocator.device()));
   }
   if (options.zero_on_reuse && allocator.device().type != DeviceType::cpu) {
     refuse("BufferPool", "zero_on_reuse is for CPU memory, not for " + to_string(allocator.device()));
@@ -71,7 +72,8 @@ BufferPool::BufferPool(const Stream& stream, PoolOptions options)
     : BufferPool(cistern::allocator(stream.device()), stream, options) {}
 
 BufferPool::BufferPool(Allocator& allocator, const Stream& stream, PoolOptions options)
-    : front_(nullptr), core_(make_core(allocator, stream, options, next_pool_id.fetch_add(1, std::memory_order_relaxed))) {
+    : front_(nullptr),
+      core_(make_core(allocator, stream, options, next_pool_id.fetch_add(1, std::memory_order_relaxed))) {
   front_ = &core_->front();
 }
 

@@ -39,22 +39,29 @@ PoolCore::PoolCore(Allocator& allocator, const Stream& stream, PoolOptions optio
   if (options_.bucketing == Bucketing::exact) exact_.resize(64);
 }
 
-// --- Buckets ----------------------------------------------------------------------------------------------------------
+// --- Buckets
+// ----------------------------------------------------------------------------------------------------------
 
 std::size_t PoolCore::bucket_bytes(std::size_t bytes) const noexcept {
   switch (options_.bucketing) {
-    case Bucketing::power_of_two: return detail::power_bytes(detail::power_index(bytes));
-    case Bucketing::eight_steps: return detail::step_bytes(detail::step_index(bytes));
-    case Bucketing::exact: break;
+    case Bucketing::power_of_two:
+      return detail::power_bytes(detail::power_index(bytes));
+    case Bucketing::eight_steps:
+      return detail::step_bytes(detail::step_index(bytes));
+    case Bucketing::exact:
+      break;
   }
   return std::max<std::size_t>(bytes, 1);  // A buffer has an address, even of no bytes.
 }
 
 Bucket* PoolCore::find(std::size_t bytes) noexcept {
   switch (options_.bucketing) {
-    case Bucketing::power_of_two: return &front_.buckets[detail::power_index(bytes)];
-    case Bucketing::eight_steps: return &front_.buckets[detail::step_index(bytes)];
-    case Bucketing::exact: break;
+    case Bucketing::power_of_two:
+      return &front_.buckets[detail::power_index(bytes)];
+    case Bucketing::eight_steps:
+      return &front_.buckets[detail::step_index(bytes)];
+    case Bucketing::exact:
+      break;
   }
   return find_exact(bytes);
 }
@@ -86,7 +93,8 @@ Bucket& PoolCore::add_exact(std::size_t bytes) {
   return front_.buckets.back();
 }
 
-// --- Handing out ------------------------------------------------------------------------------------------------------
+// --- Handing out
+// ------------------------------------------------------------------------------------------------------
 
 Slot* PoolCore::take(std::size_t bytes, DType dtype) {
   Bucket* bucket = find(bytes);
@@ -159,7 +167,8 @@ Buffer PoolCore::allocate(std::size_t bytes) {
   return allocator_.malloc(bytes, stream_);
 }
 
-// --- Lists ------------------------------------------------------------------------------------------------------------
+// --- Lists
+// ------------------------------------------------------------------------------------------------------------
 
 void PoolCore::list_free(Bucket& bucket, Slot& slot) noexcept {
   slot.state = SlotState::listed;
@@ -174,6 +183,7 @@ void PoolCore::unlist(Bucket& bucket, Slot& slot) noexcept {
   const std::uint32_t end = --bucket.listed;
   bucket.list[place] = bucket.list[edge];
   detail_of(*bucket.list[place]).index = place;
+  if (edge == end) return;
   bucket.list[edge] = bucket.list[end];
   detail_of(*bucket.list[edge]).index = edge;
 }
@@ -214,7 +224,8 @@ void PoolCore::collect() noexcept {
   }
 }
 
-// --- Taking back ------------------------------------------------------------------------------------------------------
+// --- Taking back
+// ------------------------------------------------------------------------------------------------------
 
 void PoolCore::recycle(Slot& slot) noexcept {
   Bucket& bucket = front_.buckets[detail_of(slot).bucket];
@@ -307,7 +318,8 @@ void PoolCore::record_use(Slot& slot, const Stream& stream) {
   slot.shared.fetch_or(kUsedElsewhere, std::memory_order_relaxed);
 }
 
-// --- The end ----------------------------------------------------------------------------------------------------------
+// --- The end
+// ----------------------------------------------------------------------------------------------------------
 
 void PoolCore::close() noexcept {
   trim();
@@ -340,7 +352,8 @@ void PoolCore::let_go() noexcept {
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
-// --- Registered buffers -----------------------------------------------------------------------------------------------
+// --- Registered buffers
+// -----------------------------------------------------------------------------------------------
 
 bool PoolCore::is_registered(Buffer buffer) const {
   return std::any_of(registered_.begin(), registered_.end(),

@@ -5,10 +5,10 @@
 //   [ handed out since the last reset | free ]
 //     0 ...                    used - 1, used ...
 //
-// alloc() takes the slot at `used` and steps on. reset() looks whether the slots of the first part have handles and, when
-// none has, sets `used` to zero: nothing is moved. A slot that leaves the first part early (release) is swapped with its
-// last; one that escapes moves to the bucket's second array, and back when it is found without handles. So a slot is in
-// one place at a time.
+// alloc() takes the slot at `used` and steps on. reset() looks whether the slots of the first part have handles and,
+// when none has, sets `used` to zero: nothing is moved. A slot that leaves the first part early (release) is swapped
+// with its last; one that escapes moves to the bucket's second array, and back when it is found without handles. So a
+// slot is in one place at a time.
 //
 // Locking: none; one thread at a time, except retire() and record_use(), which any thread may call.
 #pragma once

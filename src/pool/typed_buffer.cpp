@@ -121,8 +121,8 @@ TypedBuffer TypedBuffer::reshape(const Shape& shape) const {
   check_not_empty(*this, "reshape");
   std::size_t bytes = 0;
   if (!shape.count_bytes(size_of(bits_.extents.dtype()), bytes) || bytes != bits_.byte_len) {
-    throw invalid_argument("TypedBuffer::reshape: " + describe(bits_.extents.dtype(), shape) + " has not as many elements as " +
-                           to_string(*this));
+    throw invalid_argument("TypedBuffer::reshape: " + describe(bits_.extents.dtype(), shape) +
+                           " has not as many elements as " + to_string(*this));
   }
   return view(0, bits_.extents.dtype(), shape);
 }
@@ -139,13 +139,14 @@ std::byte* TypedBuffer::foreign_data() const {
 std::byte* TypedBuffer::checked_data(DType wanted, std::size_t alignment) const {
   check_not_empty(*this, "as_span");
   if (wanted != bits_.extents.dtype()) {
-    throw invalid_argument("TypedBuffer::as_span: elements are " + std::string(name_of(bits_.extents.dtype())) + ", asked for as " +
-                           std::string(name_of(wanted)));
+    throw invalid_argument("TypedBuffer::as_span: elements are " + std::string(name_of(bits_.extents.dtype())) +
+                           ", asked for as " + std::string(name_of(wanted)));
   }
   std::byte* bytes = data();
   if (reinterpret_cast<std::uintptr_t>(bytes) % alignment != 0) {
-    throw invalid_argument("TypedBuffer::as_span: " + to_string(*this) + " starts at byte " + std::to_string(byte_offset()) +
-                           " of its buffer, which is not aligned to " + std::to_string(alignment));
+    throw invalid_argument("TypedBuffer::as_span: " + to_string(*this) + " starts at byte " +
+                           std::to_string(byte_offset()) + " of its buffer, which is not aligned to " +
+                           std::to_string(alignment));
   }
   return bytes;
 }

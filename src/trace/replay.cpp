@@ -17,11 +17,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kWholeBytes = std::uint64_t{16} << 30;  // Of large blocks that a check writes whole: seconds.
+constexpr std::uint64_t kWholeBytes = std::uint64_t{8} << 30;  // Of large blocks that a check writes whole: seconds.
 constexpr double kResidentTolerance = 0.03;                     // Of reserved memory.
 constexpr std::uint64_t kResidentSlack = std::uint64_t{4} << 20;  // Descriptors, thread stacks.
 constexpr unsigned kCheckPasses = 2;                            // Fresh memory, then used memory.
-constexpr std::size_t kProgressOps = 4096;
+constexpr std::size_t kProgressOps = 256;
 
 constexpr std::array<std::string_view, 5> kPolicyNames = {"cistern", "pool", "planned", "buffer-cache", "system"};
 

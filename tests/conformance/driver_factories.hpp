@@ -11,10 +11,9 @@
 #include "drivers/cpu/cpu_driver.hpp"
 #include "drivers/model/model_driver.hpp"
 #include "standin/cuda/cuda_factories.hpp"
+#include "standin/metal/metal_factories.hpp"
 
 namespace cistern::conformance {
-
-};
 
 inline DriverFactory cpu_factory(std::string name, drivers::CpuMode mode) {
   DriverFactory factory;
@@ -55,6 +54,7 @@ inline std::vector<DriverFactory> driver_factories() {
                     {.max_objects = 64, .lag_us = 100, .virtual_memory = false, .block_objects = true}),
   };
   for (DriverFactory& factory : cuda_factories()) all.push_back(std::move(factory));
+  for (DriverFactory& factory : metal_factories()) all.push_back(std::move(factory));
   return all;
 }
 

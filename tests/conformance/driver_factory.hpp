@@ -29,5 +29,6 @@ struct DriverFactory {
   std::function<void(Driver&)> complete_all = [](Driver&) {};
   // What broke a rule or was not given back, as far as the driver knows.
   std::function<std::vector<std::string>(Driver&)> complaints = [](Driver&) { return std::vector<std::string>{}; };
+};
 
 }  // namespace cistern::conformance

@@ -64,6 +64,7 @@ class FaultyDriver final : public Driver {
   Status free_host(HostKind kind, void* ptr, std::size_t bytes) override {
     return go(Call::free_host, [&] { return below_->free_host(kind, ptr, bytes); });
   }
+  void* host_object(void* ptr) override { return below_->host_object(ptr); }
   Status wrap(void* ptr, std::size_t bytes, void*& object) override {
     return go(Call::wrap, [&] { return below_->wrap(ptr, bytes, object); });
   }
@@ -119,6 +120,9 @@ class FaultyDriver final : public Driver {
   Status set_wired_limit(std::size_t bytes) override {
     return go(Call::set_wired_limit, [&] { return below_->set_wired_limit(bytes); });
   }
+  void segment_used(const Segment& segment, bool used) override { below_->segment_used(segment, used); }
+  Status commit_residency() override { return below_->commit_residency(); }
+  std::uint64_t objects() const override { return below_->objects(); }
 
  private:
   template <class Forward>

@@ -14,7 +14,9 @@ namespace cistern::testing {
 
 class CountingAllocator final : public Allocator {
  public:
-  Buffer malloc(std::size_t bytes) override { return watch(bytes, [&] { return inner_.malloc(bytes); }); }
+  Buffer malloc(std::size_t bytes) override {
+    return watch(bytes, [&] { return inner_.malloc(bytes); });
+  }
   Buffer malloc(std::size_t bytes, const Stream& stream) override {
     return watch(bytes, [&] { return inner_.malloc(bytes, stream); });
   }
@@ -45,10 +47,10 @@ class CountingAllocator final : public Allocator {
   std::atomic<std::size_t> mallocs{0};
   std::atomic<std::size_t> frees{0};
   std::atomic<std::size_t> uses{0};
-  std::atomic<std::size_t> wrong_frees{0};      // Of buffers that did not come from here, or twice.
-  std::atomic<std::size_t> limit{SIZE_MAX};     // Live buffers; one more is out of memory.
-  std::atomic<std::size_t> fail_in{SIZE_MAX};   // 0: the next malloc fails, 1: the one after it, ...
-  std::atomic<bool> dirty{true};                // New memory reads 0xA5.
+  std::atomic<std::size_t> wrong_frees{0};     // Of buffers that did not come from here, or twice.
+  std::atomic<std::size_t> limit{SIZE_MAX};    // Live buffers; one more is out of memory.
+  std::atomic<std::size_t> fail_in{SIZE_MAX};  // 0: the next malloc fails, 1: the one after it, ...
+  std::atomic<bool> dirty{true};               // New memory reads 0xA5.
 
  private:
   template <typename Get>

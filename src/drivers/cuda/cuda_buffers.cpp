@@ -149,13 +149,18 @@ Status CudaDriver::wrap(void* ptr, std::size_t bytes, void*& object) {
 }
 
 void CudaDriver::unwrap(void* object) {
-  const Entered entered(api_, context_);
   const std::lock_guard lock(mutex_);
   const auto found = wraps_.find(object);
   if (found == wraps_.end()) return;
   const Address registered = found->second.registered;
   if (--found->second.count == 0) wraps_.erase(found);
-  if (entered.ok()) end_wrap(registered);
+  // Nobody calls again for this memory, so a failure is not left at that.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const Entered entered(api_, context_);
+    if (!entered.ok()) continue;
+    end_wrap(registered);
+    return;
+  }
 }
 
 Status CudaDriver::allocate_ordered(std::size_t bytes, void* native, Address& out) {

@@ -58,7 +58,7 @@ Entered::Entered(const CudaApi& api, Context context) noexcept : api_(api) {
 }
 
 Entered::~Entered() {
-  if (exchanged_) api_.exchange_capture_mode(&mode_);
+  if (exchanged_ && api_.exchange_capture_mode(&mode_) != kSuccess) api_.exchange_capture_mode(&mode_);
   Context popped = nullptr;
   if (pushed_) api_.context_pop(&popped);
 }

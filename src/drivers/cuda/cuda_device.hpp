@@ -102,7 +102,7 @@ class CudaDriver final : public Driver {
   bool start_virtual_memory();
   bool start_pool();
   bool choose_unified();
-  int attribute(Attribute which) const;
+  bool has(Attribute which, DeviceNumber device);
   Status call(Result result, const char* name);
   // For cleaning up after a failure: a call that fails is made once more, since nobody is left who could do it later.
   template <class Clean>
@@ -137,6 +137,7 @@ class CudaDriver final : public Driver {
   DeviceNumber device_ = 0;
   Context context_ = nullptr;
   bool retained_ = false;
+  Status asked_ = Status::ok;  // Whether the device answered what start() asked.
   bool managed_ = false;  // HostKind::unified is managed memory.
   Capabilities capabilities_;
 

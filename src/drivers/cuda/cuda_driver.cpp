@@ -28,9 +28,12 @@ std::uint64_t thread_number() {
 
 EventHandle handle_of(Event event) { return static_cast<EventHandle>(pointer(static_cast<Address>(event))); }
 
-int attribute_of(const CudaApi& api, Attribute which, DeviceNumber device) {
+// Whether the device has it; false, too, for a property that the driver does not know yet.
+Result ask(const CudaApi& api, Attribute which, DeviceNumber device, bool& has) {
   int value = 0;
-  return api.device_attribute(&value, which, device) == kSuccess ? value : 0;
+  const Result result = api.device_attribute(&value, which, device);
+  has = result == kSuccess && value != 0;
+  return result == kInvalidValue ? kSuccess : result;
 }
 
 }  // namespace
@@ -47,7 +50,8 @@ bool CudaDriver::start() {
     retained_ = true;
   }
   const Entered entered(api_, context_);
-  return entered.ok() && ask_attributes() && choose_unified() && start_virtual_memory() && start_pool();
+  return entered.ok() && ask_attributes() && choose_unified() && start_virtual_memory() && start_pool() &&
+         asked_ == Status::ok;
 }
 
 CudaDriver::~CudaDriver() {
@@ -63,7 +67,13 @@ CudaDriver::~CudaDriver() {
   api_.primary_release(device_);
 }
 
-int CudaDriver::attribute(Attribute which) const { return attribute_of(api_, which, device_); }
+// What could not be asked is kept in asked_: a device that does not answer is not one that cannot.
+bool CudaDriver::has(Attribute which, DeviceNumber device) {
+  bool out = false;
+  const Status status = call(ask(api_, which, device, out), "cuDeviceGetAttribute");
+  if (status != Status::ok) asked_ = status;
+  return out;
+}
 
 // Counts a call and keeps what went wrong.
 Status CudaDriver::call(Result result, const char* name) {
@@ -100,7 +110,7 @@ bool CudaDriver::ask_attributes() {
 
 bool CudaDriver::choose_unified() {
   if (config_.unified == CudaUnified::managed) {
-    managed_ = attribute(kManagedMemory) != 0;
+    managed_ = has(kManagedMemory, device_);
     if (!managed_) set_last_error("%s has no managed memory", capabilities_.name.c_str());
     return managed_;
   }
@@ -110,18 +120,19 @@ bool CudaDriver::choose_unified() {
   managed_ = true;
   for (int i = 0; i < devices && managed_; ++i) {
     DeviceNumber device = 0;
-    managed_ = api_.device(&device, i) == kSuccess && attribute_of(api_, kConcurrentManagedAccess, device) != 0;
+    if (call(api_.device(&device, i), "cuDeviceGet") != Status::ok) return false;
+    managed_ = has(kConcurrentManagedAccess, device);
   }
   return true;
 }
 
 bool CudaDriver::start_virtual_memory() {
   if (config_.mode == CudaMode::segments || config_.mode == CudaMode::stream_ordered) return true;
-  bool works = api_.has_virtual_memory() && attribute(kVirtualMemorySupported) != 0;
+  bool works = api_.has_virtual_memory() && has(kVirtualMemorySupported, device_);
   if (works) {
     capabilities_.exportable =
-        attribute(kPosixHandlesSupported) != 0 && api_.export_handle != nullptr && api_.import_handle != nullptr;
-    capabilities_.rdma = attribute(kRdmaWithVirtualMemory) != 0;
+        has(kPosixHandlesSupported, device_) && api_.export_handle != nullptr && api_.import_handle != nullptr;
+    capabilities_.rdma = has(kRdmaWithVirtualMemory, device_);
     // What a device says it can do, a container or a virtual machine may still refuse: ask for less until it works.
     for (;;) {
       const AllocationProperties wanted = properties();
@@ -130,7 +141,7 @@ bool CudaDriver::start_virtual_memory() {
       count_call(2);
       Result result = api_.granularity(&granularity, &wanted, kMinimumGranularity);
       if (result == kSuccess) result = api_.physical_create(&piece, granularity, &wanted, 0);
-      if (result == kSuccess) api_.physical_release(piece);
+      if (result == kSuccess) insist([&] { return api_.physical_release(piece); });
       // A full device says nothing about what it can do.
       if (result == kSuccess || (result == kOutOfMemory && granularity != 0)) {
         capabilities_.granularity = granularity;
@@ -158,7 +169,7 @@ bool CudaDriver::start_virtual_memory() {
 
 bool CudaDriver::start_pool() {
   if (config_.mode != CudaMode::stream_ordered) return true;
-  if (!api_.has_pools() || attribute(kMemoryPoolsSupported) == 0) {
+  if (!api_.has_pools() || !has(kMemoryPoolsSupported, device_)) {
     set_last_error("%s has no memory pools", capabilities_.name.c_str());
     return false;
   }
@@ -367,10 +378,14 @@ std::vector<CudaDeviceInfo> list_cuda_devices(std::string* why) {
     if (api->device(&device, i) != kSuccess) continue;
     if (api->device_name(name.data(), static_cast<int>(name.size()) - 1, device) == kSuccess) info.name = name.data();
     api->device_total(&info.total_memory, device);
-    const auto has = [&](Attribute which) { return attribute_of(*api, which, device) != 0; };
+    const auto has = [&](Attribute which) {
+      bool out = false;
+      ask(*api, which, device, out);
+      return out;
+    };
     info.index = i;
-    info.compute_major = attribute_of(*api, kComputeCapabilityMajor, device);
-    info.compute_minor = attribute_of(*api, kComputeCapabilityMinor, device);
+    api->device_attribute(&info.compute_major, kComputeCapabilityMajor, device);
+    api->device_attribute(&info.compute_minor, kComputeCapabilityMinor, device);
     info.virtual_memory = api->has_virtual_memory() && has(kVirtualMemorySupported);
     info.memory_pools = api->has_pools() && has(kMemoryPoolsSupported);
     info.managed = has(kManagedMemory);

@@ -200,7 +200,8 @@ Status CudaDriver::copy_parts(Address scratch, Address at, std::span<const Part>
     status = call(api_.copy_async(to, part.at, part.bytes, copier_), "cuMemcpyAsync");
   }
   // Also after a failure: copies that were submitted still run.
-  const Status done = call(api_.stream_synchronize(copier_), "cuStreamSynchronize");
+  Status done = call(api_.stream_synchronize(copier_), "cuStreamSynchronize");
+  if (done != Status::ok) done = call(api_.stream_synchronize(copier_), "cuStreamSynchronize");
   for (std::size_t i = 0; i < shown; ++i) {
     insist([&] { return api_.physical_unmap(scratch + (parts[i].at - at), parts[i].bytes); });
   }

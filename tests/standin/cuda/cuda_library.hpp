@@ -81,7 +81,8 @@ class CudaLibrary {
     in_context(device, [&] { check(api.stream_destroy(stream), "cuStreamDestroy"); });
   }
 
-  // Runs something with the device's primary context current.
+  // Runs something with the device's primary context current. The context is held from then on, since it ends with its
+  // last holder and the streams made in it shall live.
   template <class Do>
   void in_context(int device, Do something) {
     cuda::Context context = nullptr;
@@ -90,8 +91,6 @@ class CudaLibrary {
     something();
     cuda::Context popped = nullptr;
     check(api.context_pop(&popped), "cuCtxPopCurrent");
-    // The vendor's context ends with its last holder; the streams made here shall live on.
-    if (is_standin()) check(api.primary_release(device), "cuDevicePrimaryCtxRelease");
   }
 
   std::vector<std::string> violations() const { return texts(control.violation_count(), control.violation); }

@@ -18,6 +18,13 @@ StreamState* by_id(State& s, std::uint64_t id) {
   return found == s.streams.by_id.end() ? nullptr : &found->second;
 }
 
+bool may_run(const State& s, const StreamState& stream, Time::time_point now) {
+  const Op& op = stream.queue.front();
+  if (op.seq > stream.allowed && (s.config.manual || op.ready > now)) return false;
+  return std::all_of(op.needs.begin(), op.needs.end(),
+                     [&](const auto& need) { return is_done(s, {need.first, need.second}); });
+}
+
 // The worker does work when its time has come, also while the program is elsewhere.
 void work_on() {
   State& s = state();
@@ -26,15 +33,13 @@ void work_on() {
     advance(s, &lock);
     const auto now = Time::now();
     auto next = now + std::chrono::hours(1);
-    if (!s.config.manual) {
-      for (const auto& [id, stream] : s.streams.by_id) {
-        if (stream.queue.empty() || stream.running) continue;
-        const auto ready = stream.queue.front().ready;
-        // What is late waits for another stream, and comes with that.
-        if (ready > now) next = std::min(next, ready);
-      }
+    for (const auto& [id, stream] : s.streams.by_id) {
+      if (stream.queue.empty() || stream.running) continue;
+      // What is late and may not run waits for another stream, and comes with that.
+      if (may_run(s, stream, now)) next = now;
+      if (!s.config.manual && stream.queue.front().ready > now) next = std::min(next, stream.queue.front().ready);
     }
-    s.worker_wakes.wait_until(lock, next);
+    if (next > now) s.worker_wakes.wait_until(lock, next);
   }
 }
 
@@ -44,13 +49,6 @@ void wake_worker(State& s) {
     std::thread(work_on).detach();
   }
   s.worker_wakes.notify_one();
-}
-
-bool may_run(const State& s, const StreamState& stream, Time::time_point now) {
-  const Op& op = stream.queue.front();
-  if (op.seq > stream.allowed && (s.config.manual || op.ready > now)) return false;
-  return std::all_of(op.needs.begin(), op.needs.end(),
-                     [&](const auto& need) { return is_done(s, {need.first, need.second}); });
 }
 
 // Does the first op of a stream.

@@ -1,0 +1,127 @@
+// The other commands: info, convert, plan, bench; and the program as a whole.
+#include "run_cli.hpp"
+
+namespace cistern::tools_test {
+namespace {
+
+using Command = Cli;
+
+TEST_F(Command, HelpAndVersion) {
+  EXPECT_EQ(run({"--version"}).status, 0);
+  EXPECT_NE(run({"--version"}).out.find("cistern "), std::string::npos);
+  for (const char* name : {"replay", "plan", "bench", "convert", "info"}) {
+    const Ran ran = run({name, "--help"});
+    EXPECT_EQ(ran.status, 0) << name;
+    EXPECT_NE(ran.out.find(name), std::string::npos);
+  }
+  expect_refused({}, "subcommand");
+  expect_refused({"fly"}, "fly");
+  expect_refused({"info", "--fly"}, "--fly");
+}
+
+TEST_F(Command, Info) {
+  const Ran ran = run({"info", "--json"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  const auto info = nlohmann::json::parse(ran.out);
+  EXPECT_TRUE(info["version"].is_string());
+  ASSERT_GE(info["devices"].size(), 2U);
+  EXPECT_EQ(info["devices"][0]["device"], "cpu");
+  EXPECT_GT(info["devices"][0]["total_memory"], 0);
+  EXPECT_GE(info["devices"][0]["alignment"], 64);
+  EXPECT_NE(run({"info"}).out.find("granularity"), std::string::npos);
+}
+
+TEST_F(Command, ConvertThereAndBack) {
+  write("t.csv", kTrace);
+  for (const char* name : {"u.rmm", "u.csv.gz", "u.log.gz", "u.pickle"}) {
+    ASSERT_EQ(run({"convert", "t.csv", name}).status, 0) << name;
+    const auto rows = lines(run({"replay", "--json", "--device", "model", name}).out);
+    ASSERT_EQ(rows.size(), 1U) << name;
+    EXPECT_EQ(rows[0]["events"], 5) << name;
+    EXPECT_EQ(rows[0]["peak_live"], 4048576) << name;
+  }
+  ASSERT_EQ(run({"convert", "t.csv", "u.json"}).status, 0);
+  EXPECT_TRUE(nlohmann::json::parse(read_file(folder_ / "u.json")).is_structured());
+}
+
+TEST_F(Command, ConvertRefuses) {
+  write("t.csv", kTrace);
+  write("bad.csv", "event,id,size,stream,time_us\nf,1,1,0,0\n");
+  expect_refused({"convert", "t.csv"}, "OUTPUT");
+  expect_refused({"convert", "t.csv", "u.xyz"}, "u.xyz");
+  expect_refused({"convert", "bad.csv", "u.csv"}, "bad.csv:2");
+  expect_refused({"convert", "missing.csv", "u.csv"}, "missing.csv");
+  expect_refused({"convert", "t.csv", "no/u.csv"}, "no/u.csv");
+  EXPECT_FALSE(fs::exists(folder_ / "u.csv"));
+}
+
+TEST_F(Command, PlanOfAProblem) {
+  write("p.csv", "id,lower,upper,size\na,0,10,100\nb,5,15,50\nc,10,20,100\n");
+  const Ran ran = run({"plan", "--json", "--output", "o.csv", "--svg", "o.svg", "p.csv"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  const auto row = nlohmann::json::parse(ran.out);
+  EXPECT_EQ(row["input"], "p.csv");
+  EXPECT_EQ(row["buffers"], 3);
+  EXPECT_EQ(row["lower_bound"], 150);
+  EXPECT_EQ(row["peak"], 150);
+  EXPECT_EQ(row["optimal"], true);
+  EXPECT_EQ(row["feasible"], true);
+  EXPECT_TRUE(row["seconds"].is_number());
+  EXPECT_NE(read_file(folder_ / "o.csv").find("offset"), std::string::npos);
+  EXPECT_NE(read_file(folder_ / "o.svg").find("<svg"), std::string::npos);
+}
+
+TEST_F(Command, PlanOfATrace) {
+  write("t.csv", kTrace);
+  const Ran ran = run({"plan", "--json", "t.csv"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_EQ(nlohmann::json::parse(ran.out)["buffers"], 3);
+  EXPECT_EQ(nlohmann::json::parse(ran.out)["peak"], 4048576);
+}
+
+TEST_F(Command, PlanThatDoesNotFitGivesStatusOneAndNoFile) {
+  write("p.csv", "id,lower,upper,size\na,0,10,100\nb,5,15,50\n");
+  const Ran ran = run({"plan", "--json", "--capacity", "149", "--output", "o.csv", "p.csv"});
+  EXPECT_EQ(ran.status, 1) << ran.err;
+  const auto row = nlohmann::json::parse(ran.out);
+  EXPECT_EQ(row["feasible"], false);
+  EXPECT_EQ(row["status"], "infeasible");
+  EXPECT_FALSE(fs::exists(folder_ / "o.csv"));
+}
+
+TEST_F(Command, PlanRefuses) {
+  write("p.csv", "id,lower,upper,size\na,0,10,100\n");
+  write("negative.csv", "id,lower,upper,size\na,10,0,100\n");
+  write("columns.csv", "id,lower\na,10\n");
+  write("twice.csv", "id,lower,upper,size\na,0,10,100\na,0,10,100\n");
+  expect_refused({"plan"}, "INPUT");
+  expect_refused({"plan", "negative.csv"}, "negative.csv");
+  expect_refused({"plan", "columns.csv"}, "columns.csv");
+  expect_refused({"plan", "--json", "p.csv", "twice.csv"}, "twice.csv");
+  expect_refused({"plan", "missing.csv"}, "missing.csv");
+  expect_refused({"plan", "--output", "o.csv", "p.csv", "p.csv"}, "--output");
+  expect_refused({"plan", "--timeout", "0", "p.csv"}, "--timeout");
+  expect_refused({"plan", "--capacity", "0", "p.csv"}, "--capacity");
+}
+
+TEST_F(Command, BenchListsOrSaysWhyNot) {
+  const Ran ran = run({"bench", "--list"});
+  if (ran.status == 2) {
+    EXPECT_NE(ran.err.find("CISTERN_BENCH"), std::string::npos);
+    return;
+  }
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_FALSE(ran.out.empty());
+  expect_refused({"bench", "no-such-benchmark"}, "no-such-benchmark");
+}
+
+TEST_F(Command, AFullDiskIsNoSuccess) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP();
+  write("t.csv", kTrace);
+  const std::string command = "cd '" + folder_.string() + "' && '" CISTERN_CLI "' replay --json --device model t.csv >/dev/full 2>.err";
+  const int status = std::system(command.c_str());
+  EXPECT_NE(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace cistern::tools_test
