@@ -26,6 +26,7 @@ class ReferenceMemory {
   void free_on(Handle& handle, std::uint16_t) { free(handle); }
   std::uint64_t address(Handle handle) const { return reinterpret_cast<std::uint64_t>(handle->data); }
   void touch(Handle, std::uint64_t, std::uint16_t) {}
+  void leave(Handle, std::uint64_t, std::uint16_t) {}
   void advance(std::uint64_t) {}
 
  private:

@@ -1,3 +1,4 @@
+// Parsing, dispatch and exit status of the command line. See cli.hpp.
 #include "cli.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ int run(int argc, const char* const* argv) {
   add_info(app, status);
   try {
     app.parse(argc, argv);
-    if (std::fflush(stdout) != 0) {
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       complain("cannot write to the standard output");
       return kFailed;
     }

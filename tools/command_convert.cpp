@@ -21,11 +21,16 @@ struct Arguments {
 
 int convert(const Arguments& arguments) {
   TraceWriteOptions write;
-  if (arguments.format == "csv") write.format = TraceFormat::csv;
-  else if (arguments.format == "rmm") write.format = TraceFormat::rmm_log;
-  else if (arguments.format == "snapshot") write.format = TraceFormat::torch_snapshot;
-  else if (arguments.format == "perfetto") write.format = TraceFormat::perfetto_json;
-  else if (arguments.format.empty()) trace_format_of(arguments.output);  // Refused before the input is read.
+  if (arguments.format == "csv")
+    write.format = TraceFormat::csv;
+  else if (arguments.format == "rmm")
+    write.format = TraceFormat::rmm_log;
+  else if (arguments.format == "snapshot")
+    write.format = TraceFormat::torch_snapshot;
+  else if (arguments.format == "perfetto")
+    write.format = TraceFormat::perfetto_json;
+  else if (arguments.format.empty())
+    trace_format_of(arguments.output);  // Refused before the input is read.
   TraceReadOptions read;
   read.device = arguments.device;
   read.older_blocks = arguments.older;
@@ -35,10 +40,12 @@ int convert(const Arguments& arguments) {
              report::format_count(trace.events.size()), report::format_count(trace.allocations),
              report::format_bytes(trace.peak_live_bytes));
   if (trace.failed_allocations > 0) {
-    fmt::print(stderr, "{} requests failed in the recording; they are left out\n", report::format_count(trace.failed_allocations));
+    fmt::print(stderr, "{} requests failed in the recording; they are left out\n",
+               report::format_count(trace.failed_allocations));
   }
   if (trace.older_blocks > 0) {
-    fmt::print(stderr, "{} blocks are older than the recording; they come first\n", report::format_count(trace.older_blocks));
+    fmt::print(stderr, "{} blocks are older than the recording; they come first\n",
+               report::format_count(trace.older_blocks));
   }
   if (trace.left_out_bytes > 0) {
     fmt::print(stderr, "{} lived all through the recording and are left out; --older takes them in\n",
@@ -56,15 +63,17 @@ void add_convert(CLI::App& app, int& status) {
       ->required()
       ->type_name("");
   command
-      ->add_option("OUTPUT", arguments->output,
-                   "The name says the format: .csv, .rmm or .log, .pickle (memory_viz), .json (Perfetto); each with .gz as well")
+      ->add_option(
+          "OUTPUT", arguments->output,
+          "The name says the format: .csv, .rmm or .log, .pickle (memory_viz), .json (Perfetto); each with .gz as well")
       ->required()
       ->type_name("");
   command->add_option("--format", arguments->format, "csv, rmm, snapshot or perfetto, whatever the name says")
       ->check(CLI::IsMember({"csv", "rmm", "snapshot", "perfetto"}))
       ->type_name("FORMAT");
   command->add_option("--snapshot-device", arguments->device, "Which device of a PyTorch snapshot")->type_name("N");
-  command->add_flag("--older", arguments->older, "Of a PyTorch snapshot: also take blocks that lived all through the recording");
+  command->add_flag("--older", arguments->older,
+                    "Of a PyTorch snapshot: also take blocks that lived all through the recording");
   command->callback([arguments, &status] { status = convert(*arguments); });
 }
 

@@ -96,6 +96,13 @@ ordered_json device_json(const DeviceInfo& info) {
   out["fresh_is_zero"] = c.fresh_is_zero;
   out["block_objects"] = c.block_objects;
   out["residency"] = c.residency;
+  out["whole_buffers"] = c.whole_buffers;
+  if (c.unified_memory || c.recommended_working_set != 0) out["unified_memory"] = c.unified_memory;
+  if (c.recommended_working_set != 0) out["recommended_working_set"] = c.recommended_working_set;
+  if (c.max_buffer != SIZE_MAX) out["max_buffer"] = c.max_buffer;
+  if (c.max_objects != SIZE_MAX) out["max_objects"] = c.max_objects;
+  if (c.page_size != 0) out["page_size"] = c.page_size;
+  if (info.device.type == DeviceType::metal) out["sparse_buffers"] = c.sparse_buffers;
   return out;
 }
 
@@ -104,20 +111,23 @@ int info(bool json) {
   if (json) {
     ordered_json out;
     out["version"] = CISTERN_VERSION;
-    out["build"] = {{"compiler", compiler()}, {"kind", build_kind()}, {"platform", platform()}, {"processor", processor()}};
+    out["build"] = {
+        {"compiler", compiler()}, {"kind", build_kind()}, {"platform", platform()}, {"processor", processor()}};
     out["devices"] = ordered_json::array();
     for (const DeviceInfo& device : list) out["devices"].push_back(device_json(device));
     fmt::print("{}\n", out.dump());
     return kOk;
   }
   fmt::print("cistern {} ({}, {}, {} {})\n\n", CISTERN_VERSION, compiler(), build_kind(), platform(), processor());
-  std::vector<std::vector<std::string>> rows = {
-      {"device", "name", "memory", "limit", "granularity", "alignment", "virtual memory", "host reaches it", "asynchronous"}, {}};
+  std::vector<std::vector<std::string>> rows = {{"device", "name", "memory", "limit", "granularity", "alignment",
+                                                 "virtual memory", "host reaches it", "asynchronous"},
+                                                {}};
   for (const DeviceInfo& d : list) {
     const drivers::Capabilities& c = d.capabilities;
     rows.push_back({to_string(d.device), report::clean_utf8(c.name), report::format_bytes(c.total_memory),
                     report::format_bytes(d.stats.memory_limit), report::format_bytes(c.granularity),
-                    report::format_bytes(c.alignment), yes(c.virtual_memory), yes(c.host_accessible), yes(c.asynchronous)});
+                    report::format_bytes(c.alignment), yes(c.virtual_memory), yes(c.host_accessible),
+                    yes(c.asynchronous)});
   }
   fmt::print("{}", format_table(rows, 2));
   return kOk;

@@ -38,8 +38,8 @@ struct Arguments {
   bool json = false;
 };
 
-// A trace is told from a problem by its first line: a trace's csv starts with the column "event"; whatever is compressed
-// or binary is a trace. A file that cannot be read is left to the reader of problems, which says why.
+// A trace is told from a problem by its first line: a trace's csv starts with the column "event"; whatever is
+// compressed or binary is a trace. A file that cannot be read is left to the reader of problems, which says why.
 bool is_trace(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::string line(256, '\0');
@@ -48,7 +48,8 @@ bool is_trace(const std::string& path) {
   if (line.empty()) return false;
   const auto first = static_cast<unsigned char>(line[0]);
   if (first == 0x1F || first == 0x80 || first == 'P') return true;  // gzip, pickle, zip.
-  std::transform(line.begin(), line.end(), line.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(line.begin(), line.end(), line.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const std::string header = line.substr(0, line.find_first_of("\r\n"));
   return header.find("event") != std::string::npos || header.find("action") != std::string::npos;
 }
@@ -122,7 +123,8 @@ class PlanCommand {
       }
     }
     bool ok = true;
-    std::vector<std::vector<std::string>> rows = {{"input", "status", "buffers", "lower bound", "peak", "peak/bound", "time"}, {}};
+    std::vector<std::vector<std::string>> rows = {
+        {"input", "status", "buffers", "lower bound", "peak", "peak/bound", "time"}, {}};
     for (std::size_t i = 0; i < problems.size(); ++i) {
       const Outcome outcome = solve(problems[i], arguments_.inputs[i], i, problems.size());
       ok = ok && outcome.fits();
@@ -163,7 +165,8 @@ class PlanCommand {
     outcome.result = cistern::plan(problem, options);
     progress.clear();
     if (const auto fault = validate_plan(problem, outcome.result.offsets)) {
-      throw std::logic_error(fmt::format("{}: the plan is wrong at buffer {}: {}", path, name_of(problem, fault->buffer), fault->text));
+      throw std::logic_error(
+          fmt::format("{}: the plan is wrong at buffer {}: {}", path, name_of(problem, fault->buffer), fault->text));
     }
     // A plan that does not fit is drawn, which shows why, but not written: a file of offsets is one that can be used.
     if (!arguments_.svg.empty()) write_svg(problem, outcome);
@@ -177,9 +180,10 @@ class PlanCommand {
 
   void write_svg(const PlanProblem& problem, const Outcome& outcome) const {
     PlanSvgOptions options;
-    options.title = fmt::format("{}: {} buffers, peak {}, bound {}", clean_utf8(outcome.input), format_count(outcome.buffers),
-                                format_bytes(static_cast<std::uint64_t>(outcome.result.peak)),
-                                format_bytes(static_cast<std::uint64_t>(outcome.result.lower_bound)));
+    options.title =
+        fmt::format("{}: {} buffers, peak {}, bound {}", clean_utf8(outcome.input), format_count(outcome.buffers),
+                    format_bytes(static_cast<std::uint64_t>(outcome.result.peak)),
+                    format_bytes(static_cast<std::uint64_t>(outcome.result.lower_bound)));
     std::ostringstream out;
     write_plan_svg(out, problem, outcome.result.offsets, options);
     write_file(arguments_.svg, out.str());
@@ -194,16 +198,21 @@ class PlanCommand {
 void add_plan(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("plan", "Plan offsets for buffers with lifetimes");
-  command->add_option("--capacity", arguments->capacity, "Find a plan that fits (16GiB) instead of the smallest")->type_name("BYTES");
+  command->add_option("--capacity", arguments->capacity, "Find a plan that fits (16GiB) instead of the smallest")
+      ->type_name("BYTES");
   command->add_option("--timeout", arguments->timeout, "Stop after this time with the best plan found")
       ->type_name("SECONDS")
       ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: one for each processor")->type_name("N")->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: one for each processor")
+      ->type_name("N")
+      ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Of the random choices")->type_name("N")->capture_default_str();
   command->add_option("--output", arguments->output, "Write the buffers with their offsets")->type_name("FILE.csv");
   command->add_option("--svg", arguments->svg, "Draw the plan")->type_name("FILE.svg");
   command->add_flag("--json", arguments->json, "One JSON object a line");
-  command->add_option("INPUT", arguments->inputs, "csv with id, lower, upper, size; or a trace")->required()->type_name("");
+  command->add_option("INPUT", arguments->inputs, "csv with id, lower, upper, size; or a trace")
+      ->required()
+      ->type_name("");
   command->callback([arguments, &status] { status = PlanCommand(*arguments).run(); });
 }
 

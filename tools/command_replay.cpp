@@ -46,8 +46,8 @@ std::vector<Policy> read_policies(const Arguments& arguments) {
   for (const std::string& name : arguments.allocators) {
     const auto policy = trace::parse_policy(name);
     if (!policy) {
-      throw UsageError(fmt::format(
-          "--allocator: \"{}\" is unknown; expected cistern, pool, planned, buffer-cache or system", name));
+      throw UsageError(
+          fmt::format("--allocator: \"{}\" is unknown; expected cistern, pool, planned, buffer-cache or system", name));
     }
     if (std::find(out.begin(), out.end(), *policy) == out.end()) out.push_back(*policy);
   }
@@ -120,7 +120,8 @@ class ReplayCommand {
     if (!folders_.insert({folder, true}).second) return;
     std::string problem;
     auto found = report::load_recorded(path, problem);
-    if (!problem.empty()) fmt::print(stderr, "cistern: {}; PyTorch's figures are left out\n", report::clean_utf8(problem));
+    if (!problem.empty())
+      fmt::print(stderr, "cistern: {}; PyTorch's figures are left out\n", report::clean_utf8(problem));
     recorded_.merge(found);
   }
 
@@ -157,8 +158,9 @@ class ReplayCommand {
     report::Document document;
     document.title = programs_.size() == 1 ? "Cistern: " + report::clean_utf8(programs_.front().name)
                                            : fmt::format("Cistern: {} traces", programs_.size());
-    document.subtitle = fmt::format("Replayed on {}{} with Cistern {}.", arguments_.device,
-                                    arguments_.limit.empty() ? "" : ", memory limited to " + arguments_.limit, CISTERN_VERSION);
+    document.subtitle =
+        fmt::format("Replayed on {}{} with Cistern {}.", arguments_.device,
+                    arguments_.limit.empty() ? "" : ", memory limited to " + arguments_.limit, CISTERN_VERSION);
     document.command = command_line(arguments_);
     document.results = results_;
     for (const Program& program : programs_) {
@@ -187,25 +189,33 @@ class ReplayCommand {
 void add_replay(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("replay", "Run recorded traces through an allocator");
-  command->add_option("--allocator", arguments->allocators, "cistern, pool, planned, buffer-cache or system; or several, with commas")
+  command
+      ->add_option("--allocator", arguments->allocators,
+                   "cistern, pool, planned, buffer-cache or system; or several, with commas")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME");
-  command->add_option("--device", arguments->device, "cpu, cuda[:i], metal[:i] or model")->type_name("DEVICE")->capture_default_str();
+  command->add_option("--device", arguments->device, "cpu, cuda[:i], metal[:i] or model")
+      ->type_name("DEVICE")
+      ->capture_default_str();
   command->add_flag("--touch", arguments->touch, "Write to every page of every block");
   command->add_option("--memory-limit", arguments->limit, "Bytes (64GiB), or times the trace's peak live bytes (1.05x)")
       ->type_name("BYTES|FACTORx");
-  command->add_option("--lag", arguments->lag_us, "Microseconds that the model device runs behind the host")->type_name("US");
+  command->add_option("--lag", arguments->lag_us, "Microseconds that the model device runs behind the host")
+      ->type_name("US");
   command->add_option("--threads", arguments->threads, "Threads; each replays the whole trace on the same allocator")
       ->check(CLI::Range(1u, 1024u))
       ->type_name("N");
   command->add_option("--repeat", arguments->repeat, "Passes over the trace on the same allocator")
       ->check(CLI::Range(1u, 1000000u))
       ->type_name("N");
-  command->add_flag("--check", arguments->check, "Replay again, verifying every block, the allocator's invariants and resident memory");
+  command->add_flag("--check", arguments->check,
+                    "Replay again, verifying every block, the allocator's invariants and resident memory");
   command->add_flag("--json", arguments->json, "One JSON object a line");
   command->add_option("--report", arguments->report, "Write an HTML page with charts")->type_name("FILE.html");
-  command->add_option("TRACE", arguments->traces, "csv, csv.gz, RMM log or PyTorch snapshot")->required()->type_name("");
+  command->add_option("TRACE", arguments->traces, "csv, csv.gz, RMM log or PyTorch snapshot")
+      ->required()
+      ->type_name("");
   command->callback([arguments, &status] { status = ReplayCommand(*arguments).run(); });
 }
 

@@ -1,3 +1,4 @@
+// Tables, JSON lines and messages of `cistern replay`. See replay_output.hpp.
 #include "replay_output.hpp"
 
 #include <fmt/format.h>
@@ -45,7 +46,9 @@ std::vector<std::string> allocators_of(const std::vector<ReplayResult>& results)
 }
 
 std::string results_table(const std::vector<ReplayResult>& results) {
-  Rows rows = {{"trace", "allocator", "events", "peak live", "reserved", "ratio", "ns/event", "later", "handle ops", "later", "failed"}, {}};
+  Rows rows = {{"trace", "allocator", "events", "peak live", "reserved", "ratio", "ns/event", "later", "handle ops",
+                "later", "failed"},
+               {}};
   bool several = false;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ReplayResult& r = results[i];
@@ -54,7 +57,8 @@ std::string results_table(const std::vector<ReplayResult>& results) {
     const bool repeated = r.passes.size() > 1;
     rows.push_back({same ? "" : clean_utf8(r.trace), r.allocator, format_count(r.events), format_bytes(r.peak_live),
                     format_bytes(r.peak_reserved), ratio(r.ratio), nanoseconds(r.first_ns_per_event()),
-                    nanoseconds(r.later_ns_per_event()), format_count(r.passes.empty() ? 0 : r.passes.front().handle_ops),
+                    nanoseconds(r.later_ns_per_event()),
+                    format_count(r.passes.empty() ? 0 : r.passes.front().handle_ops),
                     repeated ? format_count(r.later_handle_ops()) : "-", format_count(r.failed)});
   }
   if (several) {
@@ -70,8 +74,8 @@ std::string results_table(const std::vector<ReplayResult>& results) {
         if (r.later_ns_per_event() > 0) later.push_back(r.later_ns_per_event());
         failed += r.failed;
       }
-      rows.push_back({i == 0 ? "geomean" : "", allocators[i], "", "", "", ratio(geomean(ratios)), nanoseconds(geomean(first)),
-                      nanoseconds(geomean(later)), "", "", format_count(failed)});
+      rows.push_back({i == 0 ? "geomean" : "", allocators[i], "", "", "", ratio(geomean(ratios)),
+                      nanoseconds(geomean(first)), nanoseconds(geomean(later)), "", "", format_count(failed)});
     }
   }
   return format_table(rows, 2);
@@ -109,7 +113,8 @@ std::string recorded_table(const std::vector<ReplayResult>& results, const std::
     for (std::size_t i = 1; i < columns.size(); ++i) row.push_back(ratio(geomean(columns[i])));
     rows.push_back(std::move(row));
   }
-  return format_table(rows, 1) + "PyTorch's and cudaMallocAsync's figures were recorded on the GPU where the traces were made.\n";
+  return format_table(rows, 1) +
+         "PyTorch's and cudaMallocAsync's figures were recorded on the GPU where the traces were made.\n";
 }
 
 }  // namespace
@@ -174,7 +179,8 @@ std::string describe_faults(const ReplayResult& r) {
   std::string out;
   const std::string who = fmt::format("{} ({})", clean_utf8(r.trace), r.allocator);
   if (r.failed > 0) {
-    out += fmt::format("{}: {} events were not served; the first: {}\n", who, format_count(r.failed), clean_utf8(r.first_failure));
+    out += fmt::format("{}: {} events were not served; the first: {}\n", who, format_count(r.failed),
+                       clean_utf8(r.first_failure));
   }
   if (!r.check) return out;
   if (r.check->faults > 0) {
@@ -185,8 +191,9 @@ std::string describe_faults(const ReplayResult& r) {
     const double reserved = static_cast<double>(r.check->resident_reserved);
     const double difference = static_cast<double>(*r.check->resident) / reserved - 1;
     if (std::abs(difference) > kResidentNear) {
-      out += fmt::format("{}: resident memory grew by {}, {:.1f} % {} than the {} reserved then\n", who, format_bytes(*r.check->resident),
-                         std::abs(difference) * 100, difference > 0 ? "more" : "less", format_bytes(r.check->resident_reserved));
+      out += fmt::format("{}: resident memory grew by {}, {:.1f} % {} than the {} reserved then\n", who,
+                         format_bytes(*r.check->resident), std::abs(difference) * 100, difference > 0 ? "more" : "less",
+                         format_bytes(r.check->resident_reserved));
     }
   }
   return out;

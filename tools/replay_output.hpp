@@ -18,7 +18,8 @@ std::string format_results(const std::vector<trace::ReplayResult>& results,
 // One line, without the line end.
 std::string result_json(const trace::ReplayResult& result);
 
-// Lines for the standard error output: failures, faults, and how far resident memory was from reserved. Empty when all is well.
+// Lines for the standard error output: failures, faults, and how far resident memory was from reserved. Empty when all
+// is well.
 std::string describe_faults(const trace::ReplayResult& result);
 
 }  // namespace cistern::tools

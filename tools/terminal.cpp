@@ -1,3 +1,4 @@
+// Progress, tables, sizes. See terminal.hpp.
 #include "terminal.hpp"
 
 #include <fmt/format.h>
@@ -17,8 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kQuiet = 1s;          // Shorter work shows nothing.
-constexpr auto kInterval = 100ms;    // Between two updates.
+constexpr auto kQuiet = 1s;        // Shorter work shows nothing.
+constexpr auto kInterval = 100ms;  // Between two updates.
 constexpr int kBarCells = 28;
 
 // Characters of a UTF-8 text, which is what a column is wide (good enough for names of traces).
@@ -83,20 +84,27 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows, std:
 
 std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
   const auto refuse = [&]() -> std::uint64_t {
-    throw UsageError(fmt::format("{}: \"{}\" is not a size; expected bytes, or a number with KiB, MiB, GiB or TiB", option, text));
+    throw UsageError(
+        fmt::format("{}: \"{}\" is not a size; expected bytes, or a number with KiB, MiB, GiB or TiB", option, text));
   };
   const std::string copy(text);
   char* end = nullptr;
   const double value = std::strtod(copy.c_str(), &end);
   if (end == copy.c_str() || !(value > 0) || copy.find_first_not_of("0123456789.") == 0) return refuse();
   std::string unit(end);
-  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   int shift = 0;
-  if (unit == "k" || unit == "kib" || unit == "kb") shift = 10;
-  else if (unit == "m" || unit == "mib" || unit == "mb") shift = 20;
-  else if (unit == "g" || unit == "gib" || unit == "gb") shift = 30;
-  else if (unit == "t" || unit == "tib" || unit == "tb") shift = 40;
-  else if (!unit.empty() && unit != "b") return refuse();
+  if (unit == "k" || unit == "kib" || unit == "kb")
+    shift = 10;
+  else if (unit == "m" || unit == "mib" || unit == "mb")
+    shift = 20;
+  else if (unit == "g" || unit == "gib" || unit == "gb")
+    shift = 30;
+  else if (unit == "t" || unit == "tib" || unit == "tb")
+    shift = 40;
+  else if (!unit.empty() && unit != "b")
+    return refuse();
   const double bytes = std::ldexp(value, shift);
   if (!(bytes < std::ldexp(1.0, 63)) || bytes < 1) return refuse();
   return static_cast<std::uint64_t>(bytes);
@@ -108,7 +116,8 @@ trace::MemoryLimit parse_limit(std::string_view text, std::string_view option) {
   char* end = nullptr;
   const double factor = std::strtod(number.c_str(), &end);
   if (number.empty() || end != number.c_str() + number.size() || !(factor > 0) || !(factor < 1e6)) {
-    throw UsageError(fmt::format("{}: \"{}\" is not a factor; expected a positive number and x, as in 1.05x", option, text));
+    throw UsageError(
+        fmt::format("{}: \"{}\" is not a factor; expected a positive number and x, as in 1.05x", option, text));
   }
   return {0, factor};
 }

@@ -1,3 +1,4 @@
+// Files that appear whole or not at all. See write_file.hpp.
 #include "write_file.hpp"
 
 #include <fmt/format.h>

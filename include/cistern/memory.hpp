@@ -33,6 +33,7 @@ struct Stats {
   std::uint64_t handles_moved = 0;
   std::uint64_t handles_released = 0;
   std::uint64_t handles_split = 0;
+  std::uint64_t objects = 0;          ///< Live objects of the vendor's that count against its cap (Metal).
   std::uint64_t driver_calls = 0;     ///< All calls to the system or the vendor's library since the start.
   std::uint64_t host_waits = 0;       ///< Times that the host waited for the device.
   std::uint64_t late_double_frees = 0;  ///< Double frees by two threads at the same instant, found when the queue was emptied.
@@ -71,6 +72,11 @@ std::size_t get_wired_limit(Device device);
 /// Gives all memory without a live byte back to the system.
 void clear_cache();
 void clear_cache(Device device);
+
+/// Says that a batch of work on the device's buffers is about to be submitted. On Metal what is to be wired is made real
+/// here, once per batch; a program that never says so has it done at every change. Nothing happens elsewhere.
+void before_submit(Device device);
+void before_submit();
 
 /// Sets a limit for a scope and puts the previous one back.
 class ScopedMemoryLimit {

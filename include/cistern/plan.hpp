@@ -14,8 +14,8 @@
 
 namespace cistern {
 
-/// A part of a buffer's life, `[lower, upper)`, in which the bytes `[window_lower, window_upper)` of it are not used and
-/// may hold other buffers. Gaps of one buffer may touch and overlap; what they leave unused adds up.
+/// A part of a buffer's life, `[lower, upper)`, in which the bytes `[window_lower, window_upper)` of it are not used
+/// and may hold other buffers. Gaps of one buffer may touch and overlap; what they leave unused adds up.
 struct PlanGap {
   std::int64_t lower = 0;
   std::int64_t upper = 0;
@@ -47,7 +47,7 @@ enum class PlanStatus {
   optimal,     ///< the plan is valid and no plan has a lower peak
   feasible,    ///< the plan is valid (and within the capacity, if one was asked); a lower peak was not excluded
   infeasible,  ///< proven: no plan fits in the capacity. The offsets are a valid plan that needs more
-  timeout,     ///< neither decided in time nor in budget. The offsets are a valid plan that needs more than the capacity
+  timeout,  ///< neither decided in time nor in budget. The offsets are a valid plan that needs more than the capacity
 };
 
 /// "optimal", "feasible", "infeasible" or "timeout".
@@ -83,8 +83,8 @@ struct PlanResult {
   std::uint64_t nodes = 0;
 };
 
-/// Plans `problem`. Throws `cistern::invalid_argument`, naming the buffer and the fault, if the problem is malformed (see
-/// check_problem) or `options` are out of range.
+/// Plans `problem`. Throws `cistern::invalid_argument`, naming the buffer and the fault, if the problem is malformed
+/// (see check_problem) or `options` are out of range.
 PlanResult plan(const PlanProblem& problem, const PlanOptions& options = {});
 
 /// A fault of a problem or of a plan.
@@ -108,11 +108,11 @@ std::int64_t plan_lower_bound(const PlanProblem& problem);
 
 // ---- files --------------------------------------------------------------------------------------------------------
 
-/// Reads a problem from CSV. Columns, in any order: `id` (or `buffer`, `buffer_id`), `lower` (`begin`, `start`), `upper`
-/// (or `end`, which is inclusive), `size`, and optionally `alignment`, `hint`, `offset` (fixed; may be empty) and `gaps`: a
-/// list, separated by spaces, of `lower-upper` (nothing is used), `lower-upper@from:to` (only these bytes are used) or
-/// `lower-upper!from:to` (these bytes are not used). Fields may be quoted as in RFC 4180. Other columns are refused.
-/// Throws `cistern::invalid_argument`: "file:line: what was expected".
+/// Reads a problem from CSV. Columns, in any order: `id` (or `buffer`, `buffer_id`), `lower` (`begin`, `start`),
+/// `upper` (or `end`, which is inclusive), `size`, and optionally `alignment`, `hint`, `offset` (fixed; may be empty)
+/// and `gaps`: a list, separated by spaces, of `lower-upper` (nothing is used), `lower-upper@from:to` (only these bytes
+/// are used) or `lower-upper!from:to` (these bytes are not used). Fields may be quoted as in RFC 4180. Other columns
+/// are refused. Throws `cistern::invalid_argument`: "file:line: what was expected".
 PlanProblem read_plan_csv(const std::string& path);
 
 /// The same from text in memory; `name` stands for the file in messages.
@@ -143,9 +143,9 @@ struct PlanTraceEvent {
   std::int64_t size = 0;
 };
 
-/// The planning problem of a trace: time is the index of the event, what is live at the end lives to the end, allocations
-/// of size 0 are left out. Throws `cistern::invalid_argument`, naming the event, if an id is allocated while live or freed
-/// while not live.
+/// The planning problem of a trace: time is the index of the event, what is live at the end lives to the end,
+/// allocations of size 0 are left out. Throws `cistern::invalid_argument`, naming the event, if an id is allocated
+/// while live or freed while not live.
 PlanProblem problem_from_trace(const std::vector<PlanTraceEvent>& events);
 
 }  // namespace cistern

@@ -47,6 +47,9 @@ struct Extents {
   constexpr Extents() noexcept = default;
   constexpr Extents(const Extents& other) noexcept
       : low{other.low[0], other.low[1], other.low[2], other.low[3]}, rest(other.rest) {}
+  template <typename Each>
+  constexpr Extents(const Extents& other, Each each) noexcept
+      : low{each(other.low[0]), each(other.low[1]), each(other.low[2]), each(other.low[3])}, rest(each(other.rest)) {}
   constexpr Extents& operator=(const Extents& other) noexcept {
     low[0] = other.low[0];
     low[1] = other.low[1];
@@ -260,12 +263,36 @@ void last_look(Slot& slot) noexcept;
 inline constexpr std::uint8_t kView = 1;     // Part of a buffer, or another reading of it.
 inline constexpr std::uint8_t kPrimary = 2;  // The handle stands for Slot::primary, otherwise for one of `shared`.
 
+// One word. A handle is often moved right after it was made, and a load that is wider than the stores before it waits
+// until they have reached the cache; the empty statement keeps the compiler from joining the loads of words.
+template <typename T>
+inline T word(T value) noexcept {
+  asm("" : "+r"(value));
+  return value;
+}
+
 struct HandleBits {
   Slot* slot = nullptr;
   // Of the handle's first byte: slot->host plus its offset in the buffer (so the offset alone where host is null).
   std::uintptr_t address = 0;
   std::size_t byte_len = 0;
   Extents extents;  // With dtype and flags.
+
+  HandleBits() noexcept = default;
+  HandleBits(Slot* s, std::uintptr_t a, std::size_t n, const Extents& e) noexcept
+      : slot(s), address(a), byte_len(n), extents(e) {}
+  HandleBits(const HandleBits& other) noexcept
+      : slot(word(other.slot)),
+        address(word(other.address)),
+        byte_len(word(other.byte_len)),
+        extents(other.extents, [](std::uint64_t value) { return word(value); }) {}
+  HandleBits& operator=(const HandleBits& other) noexcept {
+    slot = word(other.slot);
+    address = word(other.address);
+    byte_len = word(other.byte_len);
+    extents = Extents(other.extents, [](std::uint64_t value) { return word(value); });
+    return *this;
+  }
 };
 
 }  // namespace detail

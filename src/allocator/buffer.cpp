@@ -13,14 +13,16 @@ bool Buffer::live() const noexcept {
 void* Buffer::ptr() const noexcept {
   if (!live()) return nullptr;
   const core::BlockObject* object = core::BlockPool::object_of(block_);
-  if (object != nullptr && object->object != nullptr) return object->object;
+  if (object != nullptr) {
+    if (void* const named = object->object.load(std::memory_order_acquire)) return named;
+  }
   return reinterpret_cast<void*>(block_->address.load(std::memory_order_acquire));
 }
 
 std::size_t Buffer::offset() const noexcept {
   if (!live()) return 0;
   const core::BlockObject* object = core::BlockPool::object_of(block_);
-  return object != nullptr && object->object != nullptr ? object->offset : 0;
+  return object != nullptr ? object->offset.load(std::memory_order_relaxed) : 0;
 }
 
 void* Buffer::raw_ptr() const {

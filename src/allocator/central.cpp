@@ -22,8 +22,9 @@ Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, vo
       config_(config),
       front_(front),
       classes_(capabilities_.alignment),
-      pool_(front, capabilities_.block_objects || !capabilities_.host_accessible),
+      pool_(front, capabilities_.block_objects || capabilities_.segment_objects || !capabilities_.host_accessible),
       work_(*driver_, streams_),
+      objects_(*driver_, work_, config.idle_objects),
       host_(*driver_),
       limits_(default_memory_limit(type, capabilities_)) {
   // The default stream has entry 0, without a call to the driver: its native handle is null everywhere.
@@ -77,7 +78,7 @@ StreamHeap& Central::new_heap(bool primary) {
   spare_heaps_.reserve(heaps_.size() + 1);
   const std::uint32_t number = primary ? kPrimaryHeap : take_heap_number();
   try {
-    heaps_.push_back(std::make_unique<StreamHeap>(*driver_, work_, ledger_, classes_, pool_, index, number));
+    heaps_.push_back(std::make_unique<StreamHeap>(*driver_, work_, ledger_, objects_, classes_, pool_, index, number));
   } catch (const std::bad_alloc&) {
     give_heap_number(number);
     throw;
@@ -128,7 +129,8 @@ void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
 
 Block* Central::take_small_ready(const Lock&, StreamHeap& heap, std::uint8_t bin) {
   Block* block = heap.slabs.take(bin);
-  if (block != nullptr && capabilities_.block_objects && (block->flags & core::kBlockObject) == 0) {
+  const bool named = capabilities_.block_objects || capabilities_.segment_objects;
+  if (block != nullptr && named && (block->flags & core::kBlockObject) == 0) {
     const auto* slab = static_cast<const core::Slab*>(block->home);
     const std::uint64_t inside = address_of(block) - slab->base.load(std::memory_order_relaxed);
     if (!make_object(heap, slab->node->offset + inside, block)) {
@@ -140,18 +142,23 @@ Block* Central::take_small_ready(const Lock&, StreamHeap& heap, std::uint8_t bin
 }
 
 Block* Central::take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin, const void* thread) {
-  if (Block* block = take_small_ready(lock, heap, bin)) return block;
-  const std::size_t bytes = classes_.slab_bytes(bin);
-  HeapNode* node = place(lock, heap, bytes, std::size_t{1} << core::BlockIndex::kGranuleBits, thread);
-  if (node == nullptr) return nullptr;
-  const std::uint64_t address = heap.backing.address_of(node->offset);
-  core::Slab* slab = heap.slabs.add(bin, node, address);
-  if (slab == nullptr || !index_.insert(address, bytes, slab)) {
-    if (slab != nullptr) heap.slabs.release(slab);
-    heap.pages->free(node);
-    return nullptr;
+  // The second attempt is for devices with objects, of which there may have been too many.
+  for (int attempts = capabilities_.block_objects ? 2 : 1; attempts > 0; --attempts) {
+    if (Block* block = take_small_ready(lock, heap, bin)) return block;
+    const std::size_t bytes = classes_.slab_bytes(bin);
+    HeapNode* node = place(lock, heap, bytes, std::size_t{1} << core::BlockIndex::kGranuleBits, thread);
+    if (node == nullptr) return nullptr;
+    const std::uint64_t address = heap.backing.address_of(node->offset);
+    core::Slab* slab = heap.slabs.add(bin, node, address);
+    if (slab == nullptr || !index_.insert(address, bytes, slab)) {
+      if (slab != nullptr) heap.slabs.release(slab);
+      heap.pages->free(node);
+      return nullptr;
+    }
+    if (Block* block = take_small_ready(lock, heap, bin)) return block;
+    if (attempts > 1) give_all_back(lock, thread, true);
   }
-  return take_small_ready(lock, heap, bin);
+  return nullptr;
 }
 
 Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
@@ -160,7 +167,18 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   if (block == nullptr) return nullptr;
   // Never less than a granule of the index, which knows one block a granule.
   const std::uint64_t wanted = std::max(bytes, std::uint64_t{1} << core::BlockIndex::kGranuleBits);
-  HeapNode* node = place(lock, heap, wanted, alignment, thread);
+  HeapNode* node = nullptr;
+  // Where an object of the size stands, none must be made.
+  if (heap.pages != nullptr && objects_.idle() != 0 && group_->reserved() <= group_->limit()) {
+    std::uint64_t best = 0, least = UINT64_MAX;
+    objects_.find_idle(heap.index, wanted, [&](std::uint64_t offset) {
+      const std::uint64_t left = offset % alignment == 0 ? heap.pages->left_at(offset, wanted) : UINT64_MAX;
+      if (left < least) best = offset, least = left;
+      return left == 0;
+    });
+    if (least != UINT64_MAX) node = heap.pages->allocate_at(best, wanted);
+  }
+  if (node == nullptr) node = place(lock, heap, wanted, alignment, thread);
   if (node == nullptr) {
     pool_.give(block);
     return nullptr;
@@ -170,8 +188,15 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   block->address.store(heap.backing.address_of(node->offset), std::memory_order_relaxed);
   block->capacity = node->size;
   block->flags = 0;
-  if (!index_.insert(address_of(block), block) || !make_object(heap, node->offset, block)) {
+  bool ready = index_.insert(address_of(block), block);
+  if (ready && !make_object(heap, node->offset, block)) {
+    // Blocks in the caches have objects, too: when they are back, theirs can be dropped.
+    give_all_back(lock, thread, true);
+    ready = make_object(heap, node->offset, block);
+  }
+  if (!ready) {
     index_.erase(address_of(block));
+    node->block = nullptr;
     heap.pages->free(node);
     pool_.give(block);
     return nullptr;
@@ -180,22 +205,40 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
 }
 
 bool Central::make_object(StreamHeap& heap, std::uint64_t offset, Block* block) {
-  if (!capabilities_.block_objects) return true;
+  if (!capabilities_.block_objects && !capabilities_.segment_objects) return true;
   std::uint64_t inside = 0;
   const drivers::Segment* segment = heap.backing.segment_of(offset, inside);
   if (segment == nullptr) return false;
   core::BlockObject& object = *BlockPool::object_of(block);
-  // Without an object of its own (the device allows only so many) a block is an offset in the segment's.
-  const bool own = driver_->create_object(*segment, inside, block->capacity, object.object) == Status::ok;
-  if (!own) object.object = segment->object;
-  object.offset = own ? 0 : inside;
-  block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject | (own ? core::kBlockOwnObject : 0));
+  const bool in_slab = (block->flags & core::kBlockSlab) != 0;
+  // The smallest blocks share their segment's object: the driver never hears of one of them.
+  if (capabilities_.segment_objects || (in_slab && block->capacity <= kSharedObjectBytes)) {
+    object.set(segment->object, inside);
+    block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject);
+    return true;
+  }
+  void* const own = in_slab ? objects_.make(*segment, inside, block->capacity)
+                            : objects_.acquire(heap.index, offset, *segment, inside, block->capacity);
+  if (own == nullptr) {
+    work_.note_shortage();
+    return false;
+  }
+  object.set(own, 0);
+  block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject | core::kBlockOwnObject);
   return true;
 }
 
 void Central::drop_object(Block* block) {
-  if ((block->flags & core::kBlockOwnObject) != 0) driver_->destroy_object(BlockPool::object_of(block)->object);
-  if (BlockPool::object_of(block) != nullptr) *BlockPool::object_of(block) = {};
+  core::BlockObject* object = BlockPool::object_of(block);
+  if (object == nullptr) return;
+  if ((block->flags & core::kBlockOwnObject) != 0) {
+    if ((block->flags & core::kBlockSlab) != 0) {
+      objects_.retire(object->object.load(std::memory_order_relaxed), address_of(block));
+    } else {
+      objects_.release(address_of(block), full_capacity(block));
+    }
+  }
+  object->set(nullptr, 0);
   block->flags = static_cast<std::uint8_t>(block->flags & ~(core::kBlockObject | core::kBlockOwnObject));
 }
 
@@ -273,7 +316,7 @@ void Central::give(const Lock&, Block* block) {
 }
 
 void Central::release_slab(StreamHeap& heap, core::Slab* slab) {
-  if (capabilities_.block_objects) {
+  if (capabilities_.block_objects || capabilities_.segment_objects) {
     for (std::uint32_t i = 0; i < slab->carved; ++i) drop_object(slab->blocks[i].load(std::memory_order_relaxed));
   }
   index_.erase(slab->base.load(std::memory_order_relaxed), classes_.slab_bytes(slab->bin));
@@ -292,14 +335,14 @@ Block* Central::take_view(const Lock&, void* ptr, std::uint64_t bytes) {
   block->capacity = bytes;
   block->home = object;
   block->flags = core::kBlockView;
-  if (BlockPool::object_of(block) != nullptr && object != ptr) *BlockPool::object_of(block) = {object, 0};
+  if (BlockPool::object_of(block) != nullptr && object != ptr) BlockPool::object_of(block)->set(object, 0);
   view_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return block;
 }
 
 void Central::end_view(Block* block) {
   driver_->unwrap(block->home);
-  if (BlockPool::object_of(block) != nullptr) *BlockPool::object_of(block) = {};
+  if (BlockPool::object_of(block) != nullptr) BlockPool::object_of(block)->set(nullptr, 0);
   view_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
 }
 

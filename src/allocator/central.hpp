@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "allocator/block_objects.hpp"
 #include "allocator/driver_backing.hpp"
 #include "allocator/host_buffers.hpp"
 #include "allocator/stream_table.hpp"
@@ -46,16 +47,18 @@ struct FrontConfig {
   std::size_t cache_bytes = 1280 * core::KiB;     // A thread keeps at least this much (one largest block and small ones),
   std::size_t cache_fraction = 512;               // or the device's active bytes divided by this, if that is more.
   std::size_t refill_bytes = 8 * core::KiB;       // Small blocks fetched at a time, at least 1 and at most 64.
+  std::size_t idle_objects = 8192;                // Objects kept over places without a block (Metal).
   std::size_t range_factor = 4;                   // Reserved addresses per heap, in multiples of the device's memory.
 };
 
 // The heap that serves one stream at a time.
 struct StreamHeap {
-  StreamHeap(drivers::Driver& driver, DeviceWork& work, core::OrderLedger& ledger, const core::SizeClasses& classes,
-             core::BlockPool& pool, std::uint32_t index_in_device, std::uint32_t heap_number)
+  StreamHeap(drivers::Driver& driver, DeviceWork& work, core::OrderLedger& ledger, BlockObjects& objects,
+             const core::SizeClasses& classes, core::BlockPool& pool, std::uint32_t index_in_device,
+             std::uint32_t heap_number)
       : index(index_in_device),
         number(heap_number),
-        backing(driver, work, ledger, index_in_device, native),
+        backing(driver, work, ledger, objects, index_in_device, native),
         slabs(classes, pool) {}
 
   const std::uint32_t index;   // In the device.
@@ -76,6 +79,8 @@ struct Published {
 };
 
 inline constexpr std::uint8_t kPoison = 0xDE;  // memory.hpp promises it.
+
+inline constexpr std::uint64_t kSharedObjectBytes = 256;  // Up to here blocks have no object of their own.
 
 inline std::uint64_t address_of(const core::Block* block) { return block->address.load(std::memory_order_relaxed); }
 
@@ -156,6 +161,9 @@ class Central {
   // The same, by free(): does nothing when the lock is taken, whose holder then looks again.
   void enforce_cache_limit_soon(const void* thread);
   std::uint64_t reserved_now(const Lock&) const { return (group_ ? group_->reserved() : 0) + host_.bytes(); }
+  // What is wired becomes real: live memory before memory that nobody uses. `batches`: the program says so before each
+  // submission, so that it is not done at every change.
+  void settle_residency(const Lock& lock, bool batches);
   std::uint64_t largest_free(const Lock&) const { return group_ ? group_->largest_free() : 0; }
 
   // --- Parts, for the allocator and for tests ----------------------------------------------------------------------
@@ -165,6 +173,7 @@ class Central {
   const FrontConfig& config() const { return config_; }
   core::HeapGroup* group() const { return group_.get(); }
   const core::BlockIndex& index() const { return index_; }
+  BlockObjects& objects() { return objects_; }
   HostBuffers& host() { return host_; }
   const HostBuffers& host() const { return host_; }
   core::BlockPool& pool() { return pool_; }
@@ -190,8 +199,10 @@ class Central {
   core::HeapNode* place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                         const void* thread);
   bool room_for(const Lock& lock, std::uint64_t bytes, const void* thread);
+  // pre: the block is not handed out. False when the device makes no object for it.
   bool make_object(StreamHeap& heap, std::uint64_t offset, core::Block* block);
   void drop_object(core::Block* block);
+  void show_host_object(core::Block* block);
   void end_view(core::Block* block);
   void release_slab(StreamHeap& heap, core::Slab* slab);
   void release_empty_slabs();
@@ -220,6 +231,7 @@ class Central {
   core::StreamUses uses_;
   core::OrderLedger ledger_;
   DeviceWork work_;
+  BlockObjects objects_;
   HostBuffers host_;
   std::vector<std::unique_ptr<StreamHeap>> heaps_;
   std::unique_ptr<core::HeapGroup> group_;
@@ -230,14 +242,17 @@ class Central {
   struct PendingHost {
     core::Block* block;
     core::Ticket ticket;
+    bool marked;  // Otherwise the ticket is still to be had.
   };
-  std::vector<PendingHost> pending_host_;  // Free host buffers that other streams may still use.
+  std::vector<PendingHost> pending_host_;  // Free host buffers that work may still use.
   core::ThreadCache* caches_ = nullptr;
   std::atomic<core::Block*> inbox_{nullptr};
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<bool> enforce_wanted_{false};
   std::atomic<bool> poison_{false};  // Freed bytes are overwritten; only asynchronous devices do it here.
   bool has_floor_ = false;
+  bool batches_ = false;              // The program says when a batch of work is about to be submitted.
+  std::uint64_t settled_changes_ = 0;  // Segments made and given back when residency was last settled.
   std::atomic<std::uint64_t> view_bytes_{0};
   core::Figures figures_;
   core::Limits limits_;

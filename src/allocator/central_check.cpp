@@ -9,7 +9,7 @@ using core::Block;
 std::vector<std::string> Central::check_invariants(const Lock& lock) const {
   std::vector<std::string> broken;
   std::uint64_t active = 0, live = 0, heap_bytes = 0, host_bytes = 0, views = 0;
-  std::size_t descriptors = 0;
+  std::size_t descriptors = 0, objects = 0;
   pool_.for_each([&](const Block* block) {
     const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
     const bool is_live = serial % 2 != 0 && block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
@@ -26,6 +26,7 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
     } else if ((block->flags & core::kBlockSlab) == 0) {
       const auto* node = static_cast<const core::HeapNode*>(block->home);
       heap_bytes += node->size;
+      if ((block->flags & core::kBlockOwnObject) != 0) ++objects;
       if (node->block != block) broken.emplace_back("a heap node does not lead back to its block");
     }
     if ((block->flags & (core::kBlockView | core::kBlockHost)) == 0 && index_.find(address_of(block)) != block) {
@@ -48,6 +49,8 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
   expect(view_bytes_.load(std::memory_order_relaxed), views, "bytes of views");
   expect(host_.bytes(), host_bytes, "bytes of host buffers");
   expect(pool_.used(), descriptors, "descriptors in use");
+  expect(objects_.live(), objects, "objects over blocks of the heap");
+  for (std::string& message : objects_.check_invariants()) broken.push_back(std::move(message));
   if (group_ != nullptr) {
     expect(group_->live(), heap_bytes, "live bytes of the heap are not the sum of blocks and slabs");
     if (group_->live() > group_->reserved()) broken.emplace_back("more bytes are live than reserved");

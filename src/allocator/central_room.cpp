@@ -1,6 +1,7 @@
 // Room: where blocks are placed, what happens when memory is short, the limits, and the list of thread caches.
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "allocator/central.hpp"
 #include "allocator/process_barrier.hpp"
@@ -61,7 +62,12 @@ bool Central::open(StreamHeap& heap) {
 
 HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                          const void* thread) {
-  if (bytes > capabilities_.max_buffer || bytes > limits_.memory()) return nullptr;
+  work_.take_shortage();
+  if (bytes > capabilities_.max_buffer) {
+    work_.note_shortage("the device's longest buffer has " + std::to_string(capabilities_.max_buffer) + " bytes");
+    return nullptr;
+  }
+  if (bytes > limits_.memory()) return nullptr;
   if (heap.pages == nullptr && !open(heap)) return nullptr;
   alignment = std::max<std::uint64_t>(alignment, capabilities_.alignment);
   const auto over = [&] { return group_->reserved() - std::min(group_->reserved(), group_->limit()); };
@@ -77,10 +83,11 @@ HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
   bool found = drain_inboxes(lock, thread, true);
   Chain kept;
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
-    if (thread != nullptr && cache->thread == thread && cache->heap == &heap) cache->flush_exact(kept);
+    if (thread != nullptr && cache->thread == thread && cache->heap == &heap) cache->flush(kept);
   }
   found = found || kept.head != nullptr;
   give_chain(lock, kept);
+  release_empty_slabs();
   if (found) {
     if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
   }
@@ -168,8 +175,14 @@ void Central::give_all_back(const Lock& lock, const void* thread, bool wait) {
   flush_thread(lock, thread);
   if (wait) work_.wait_for_all();
   drain_inboxes(lock, thread, true);
-  drop_host_cache();
+  settle_host();
   release_empty_slabs();
+  objects_.drop_idle();
+  if (wait && (!pending_host_.empty() || objects_.retired() != 0)) {
+    work_.wait_for_all();
+    objects_.settle();
+  }
+  drop_host_cache();
   for (const auto& heap : heaps_) {
     if (heap->pages != nullptr) heap->pages->collect();
   }
@@ -185,7 +198,7 @@ void Central::trim(const Lock&, std::uint64_t keep, bool wait) {
 void Central::apply_limit() {
   if (group_ == nullptr) return;
   const std::uint64_t limit = limits_.memory(), heap_limit = limit - std::min(limit, host_.bytes());
-  if (group_->limit() != heap_limit) group_->set_limit(heap_limit);
+  group_->set_limit(heap_limit, limits_.lowered());
 }
 
 void Central::release_above(std::uint64_t excess_bytes) {
@@ -252,7 +265,23 @@ void Central::reset_peak_reserved(const Lock& lock) {
   peak_reserved_ = reserved_now(lock);
 }
 
+void Central::settle_residency(const Lock&, bool batches) {
+  batches_ = batches_ || batches;
+  if (!capabilities_.residency || limits_.wired() == 0) return;
+  for (const auto& heap : heaps_) {
+    if (heap->pages == nullptr) continue;
+    heap->pages->for_each_piece([&](core::Piece piece, bool live) {
+      if (const drivers::Segment* segment = heap->backing.segment_of(piece)) driver_->segment_used(*segment, live);
+    });
+  }
+  driver_->commit_residency();
+}
+
 void Central::publish(const Lock& lock) {
+  if (capabilities_.residency && !batches_ && group_ != nullptr) {
+    const std::uint64_t changes = group_->counts().created + group_->counts().released;
+    if (std::exchange(settled_changes_, changes) != changes) settle_residency(lock, false);
+  }
   if (enforce_wanted_.exchange(false, std::memory_order_relaxed)) enforce_cache_limit(lock, nullptr);
   if (limits_.cache_binds()) {
     release_above(excess());

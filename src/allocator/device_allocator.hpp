@@ -57,6 +57,7 @@ class DeviceAllocator : public Allocator {
   std::size_t set_cache_limit(std::size_t bytes);
   std::size_t set_wired_limit(std::size_t bytes);
   void clear_cache();
+  void before_submit();
   MemoryOptions set_options(MemoryOptions options);
   MemoryOptions options() const;
   std::vector<TagStats> tags() const;
@@ -105,6 +106,7 @@ class DeviceAllocator : public Allocator {
   [[gnu::noinline]] Buffer malloc_slow(std::size_t bytes, StreamEntry* entry);
   core::Block* obtain(const Request& request, StreamHeap& heap, core::ThreadCache*& cache);
   core::Block* obtain_host(const Request& request);
+  void account_malloc(core::ThreadCache* cache, const core::Block* block, const Request& request);
   Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
   void clear_content(core::Block* block, StreamHeap* heap);
   void drain_own_inbox(core::ThreadCache& cache);

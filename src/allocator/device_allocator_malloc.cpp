@@ -84,7 +84,22 @@ void DeviceAllocator::drain_own_inbox(ThreadCache& cache) {
   central_.give_later(spill);
 }
 
-// A free block that serves the request; null when there is no memory. `cache` becomes the thread's cache of the heap.
+// Puts a block that is about to be live into the figures: under the lock when it came from there, so that limits are
+// never looked at in between.
+void DeviceAllocator::account_malloc(ThreadCache* cache, const Block* block, const Request& request) {
+  const auto bytes = static_cast<std::int64_t>(request.bytes == 0 ? 0 : block->capacity);
+  if (cache == nullptr) {
+    central_.figures().add_shared(bytes, 1);
+    return;
+  }
+  cache->add_live(bytes, 1);
+  if (cache->account.bytes.load(std::memory_order_relaxed) > cache->account.high.load(std::memory_order_relaxed)) {
+    central_.figures().checkpoint();
+  }
+}
+
+// A free block that serves the request, in the figures already; null when there is no memory. `cache` becomes the thread's
+// cache of the heap.
 Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadCache*& cache) {
   const auto pop = [&]() -> Block* {
     if (request.bin >= 0) return ThreadCache::pop(cache->bins[static_cast<std::size_t>(request.bin)]);
@@ -104,6 +119,7 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
     if (!cache->inbox_empty()) drain_own_inbox(*cache);
     if (Block* block = pop()) {
       cache->took(block);
+      account_malloc(cache, block, request);
       return block;
     }
   }
@@ -119,9 +135,14 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
     if (cache != nullptr && !cache->inbox_empty()) drain_own_inbox(*cache);
   }
   central_.drain(lock);
-  if (request.bin < 0) return central_.take_large(lock, heap, request.rounded, request.alignment, record);
+  if (request.bin < 0) {
+    Block* block = central_.take_large(lock, heap, request.rounded, request.alignment, record);
+    if (block != nullptr) account_malloc(cache, block, request);
+    return block;
+  }
   const auto bin = static_cast<std::uint8_t>(request.bin);
   Block* first = central_.take_small(lock, heap, bin, record);
+  if (first != nullptr) account_malloc(cache, first, request);
   if (first == nullptr || cache == nullptr) return first;
   Chain none;
   const std::size_t wanted = std::clamp<std::size_t>(central_.config().refill_bytes / request.rounded, 1, 64);
@@ -137,7 +158,9 @@ Block* DeviceAllocator::obtain_host(const Request& request) {
   const Central::Lock lock(central_);
   central_.drain(lock);
   const std::size_t bytes = core::align_up(std::max<std::size_t>(request.bytes, 1), alignment_mask_ + 1);
-  return central_.take_host(lock, bytes, thread_state.record);
+  Block* block = central_.take_host(lock, bytes, thread_state.record);
+  if (block != nullptr) account_malloc(nullptr, block, request);
+  return block;
 }
 
 void DeviceAllocator::clear_content(Block* block, StreamHeap* heap) {
@@ -152,7 +175,7 @@ void DeviceAllocator::clear_content(Block* block, StreamHeap* heap) {
   central_.driver().fill(address_of(block), 0, bytes, heap != nullptr ? heap->native : nullptr);
 }
 
-// Makes a block live that did not come the short way.
+// Makes a block live that did not come the short way and is in the figures already.
 Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& request) {
   const std::uint16_t tag = thread_state.tag;
   const bool host = (block->flags & core::kBlockHost) != 0;
@@ -177,18 +200,11 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
     block->capacity = 0;
   }
   if (tag != 0) tag_figures_.add(tag, block->capacity);
-  const auto bytes = static_cast<std::int64_t>(block->capacity);
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
   block->serial.store(serial, std::memory_order_release);
   if (cache != nullptr) {
-    cache->add_live(bytes, 1);
     cache->bound(cache_budget(), spill);
     central_.give_later(spill);
-    if (cache->account.bytes.load(std::memory_order_relaxed) > cache->account.high.load(std::memory_order_relaxed)) {
-      central_.figures().checkpoint();
-    }
-  } else {
-    central_.figures().add_shared(bytes, 1);
   }
   return Buffer(block, serial);
 }

@@ -102,6 +102,7 @@ Stats DeviceAllocator::stats() const {
   s.handles_moved = get(published.moved);
   s.handles_released = get(published.released);
   s.handles_split = get(published.split);
+  s.objects = central_.driver().objects();
   s.driver_calls = central_.driver().calls();
   s.host_waits = get(published.host_waits);
   s.late_double_frees = get(published.late_double_frees);
@@ -136,13 +137,22 @@ std::size_t DeviceAllocator::set_wired_limit(std::size_t bytes) {
     throw invalid_argument("cistern: set_wired_limit: " + to_string(device_) + " refused " + std::to_string(bytes) +
                            " bytes: " + central_.driver().error_text());
   }
-  return central_.limits().set_wired(bytes);
+  const std::size_t before = central_.limits().set_wired(bytes);
+  central_.settle_residency(lock, false);
+  return before;
+}
+
+void DeviceAllocator::before_submit() {
+  if (!central_.capabilities().residency) return;
+  const Central::Lock lock(central_);
+  central_.settle_residency(lock, true);
 }
 
 void DeviceAllocator::clear_cache() {
   const Central::Lock lock(central_);
   central_.give_all_back(lock, thread_state.record, true);
   central_.trim(lock, 0, true);
+  central_.settle_residency(lock, false);
 }
 
 void DeviceAllocator::flush_thread_caches() {

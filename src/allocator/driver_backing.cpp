@@ -1,6 +1,8 @@
 // Cells, pieces and tickets over a driver.
 #include "allocator/driver_backing.hpp"
 
+#include "allocator/block_objects.hpp"
+
 #include <algorithm>
 #include <exception>
 
@@ -14,6 +16,7 @@ using drivers::Status;
 
 bool DeviceWork::ok(Status status) {
   if (status == Status::failed) failure_ = driver_.error_text();
+  if (status == Status::out_of_memory) note_shortage();
   return status == Status::ok;
 }
 
@@ -123,11 +126,17 @@ const drivers::Segment* DriverBacking::segment_of(std::uint64_t offset, std::uin
   return &segments_.at(static_cast<std::uint64_t>(found->second));
 }
 
+const drivers::Segment* DriverBacking::segment_of(Piece piece) const {
+  const auto found = segments_.find(static_cast<std::uint64_t>(piece));
+  return found == segments_.end() ? nullptr : &found->second;
+}
+
 void DriverBacking::retry() {
   std::erase_if(unmapped_, [&](const auto& range) {
     return driver_.unmap(address(Cell{range.first}), bytes(range.second)) == Status::ok;
   });
-  std::erase_if(undestroyed_, [&](Piece piece) { return destroy_now(piece); });
+  // A piece may still be shown where an unmap failed.
+  if (unmapped_.empty()) std::erase_if(undestroyed_, [&](Piece piece) { return destroy_now(piece); });
 }
 
 bool DriverBacking::create(std::uint32_t cells, Piece& piece) {
@@ -155,13 +164,15 @@ bool DriverBacking::destroy_now(Piece piece) {
     return driver_.destroy(static_cast<drivers::Physical>(piece)) == Status::ok;
   }
   const auto segment = segments_.find(static_cast<std::uint64_t>(piece));
+  objects_.forget(segment->second.base, segment->second.bytes);
   if (driver_.destroy_segment(segment->second) != Status::ok) return false;
   segments_.erase(segment);
   return true;
 }
 
 void DriverBacking::destroy(Piece piece, std::uint32_t) {
-  if (!destroy_now(piece)) undestroyed_.push_back(piece);
+  if (!unmapped_.empty()) retry();
+  if (!unmapped_.empty() || !destroy_now(piece)) undestroyed_.push_back(piece);
 }
 
 bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
@@ -169,7 +180,12 @@ bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
     shown_.emplace(core::raw(at), piece);
     return true;
   }
-  if (!unmapped_.empty()) retry();
+  if (!unmapped_.empty()) {
+    retry();
+    for (const auto& [first, count] : unmapped_) {
+      if (first < core::raw(at) + cells && core::raw(at) < first + count) return false;
+    }
+  }
   return work_.ok(driver_.map(address(at), static_cast<drivers::Physical>(piece), bytes(cells)));
 }
 

@@ -38,6 +38,10 @@ class DeviceWork {
   std::uint64_t host_waits() const { return host_waits_; }
   // Keeps what a driver says about a failure that is no lack of memory, for the error that the caller may throw.
   bool ok(drivers::Status status);
+  // The same for a lack of memory or of something else, which makes the text of out_of_memory say more.
+  void note_shortage(std::string text) { shortage_ = std::move(text); }
+  void note_shortage() { note_shortage(driver_.error_text()); }
+  std::string take_shortage() { return std::exchange(shortage_, {}); }
   std::string take_failure() { return std::exchange(failure_, {}); }
 
  private:
@@ -56,18 +60,24 @@ class DeviceWork {
   core::Ticket current_ = core::Ticket::none;
   std::uint64_t host_waits_ = 0;
   std::string failure_;
+  std::string shortage_;
 };
+
+class BlockObjects;
 
 class DriverBacking final : public core::Backing {
  public:
-  DriverBacking(drivers::Driver& driver, DeviceWork& work, core::OrderLedger& ledger, std::uint32_t heap, void* const& native)
-      : driver_(driver), work_(work), ledger_(ledger), heap_(heap), native_(native) {}
+  DriverBacking(drivers::Driver& driver, DeviceWork& work, core::OrderLedger& ledger, BlockObjects& objects,
+                std::uint32_t heap, void* const& native)
+      : driver_(driver), work_(work), ledger_(ledger), objects_(objects), heap_(heap), native_(native) {}
 
   // The range that cell 0 starts; not used without virtual memory.
   void set_base(drivers::Address base) { base_ = base; }
   drivers::Address address_of(std::uint64_t offset) const;
   // The segment around an offset; null with virtual memory.
   const drivers::Segment* segment_of(std::uint64_t offset, std::uint64_t& offset_in_segment) const;
+  // The segment behind a piece; null with virtual memory.
+  const drivers::Segment* segment_of(core::Piece piece) const;
 
   bool create(std::uint32_t cells, core::Piece& piece) override;
   void destroy(core::Piece piece, std::uint32_t cells) override;
@@ -88,6 +98,7 @@ class DriverBacking final : public core::Backing {
   drivers::Driver& driver_;
   DeviceWork& work_;
   core::OrderLedger& ledger_;
+  BlockObjects& objects_;
   const std::uint32_t heap_;
   void* const& native_;
   drivers::Address base_ = 0;

@@ -58,14 +58,15 @@ void HostBuffers::rebind(const core::Block& made, core::Block* block) {
 }
 
 bool HostBuffers::destroy(core::Block& block) {
-  if (driver_.free_host(HostKind::unified, reinterpret_cast<void*>(block.address.load(std::memory_order_relaxed)), block.capacity) != Status::ok) {
-    return false;
-  }
+  // Not block.capacity, which a live empty buffer shows as 0.
+  const std::uint64_t capacity = reinterpret_cast<std::uintptr_t>(block.home);
+  void* const memory = reinterpret_cast<void*>(block.address.load(std::memory_order_relaxed));
+  if (driver_.free_host(HostKind::unified, memory, capacity) != Status::ok) return false;
   {
     const std::lock_guard lock(addresses_mutex_);
     by_address_.erase(block.address.load(std::memory_order_relaxed));
   }
-  bytes_ -= block.capacity;
+  bytes_ -= capacity;
   --count_;
   return true;
 }

@@ -36,6 +36,8 @@ std::size_t set_wired_limit(std::size_t bytes, Device device) { return device_al
 std::size_t get_wired_limit() { return get_wired_limit(default_device()); }
 std::size_t get_wired_limit(Device device) { return stats(device).wired_limit; }
 
+void before_submit() { before_submit(default_device()); }
+void before_submit(Device device) { device_allocator(device).before_submit(); }
 void clear_cache() { clear_cache(default_device()); }
 void clear_cache(Device device) { device_allocator(device).clear_cache(); }
 

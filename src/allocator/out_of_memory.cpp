@@ -65,8 +65,10 @@ void DeviceAllocator::throw_out_of_memory(std::size_t bytes, std::string driver_
     throw driver_error("cistern: " + to_string(device_) + ": cannot allocate " + with_unit(bytes) + ": " + driver_failure);
   }
   std::uint64_t largest = 0;
+  std::string shortage;
   {
     const Central::Lock lock(central_);
+    shortage = central_.work().take_shortage();
     largest = central_.largest_free(lock);
   }
   const Stats s = stats();
@@ -78,6 +80,7 @@ void DeviceAllocator::throw_out_of_memory(std::size_t bytes, std::string driver_
     text += i == 0 ? ", biggest tags: " : ", ";
     text += tag_name(entries[i].tag) + ' ' + with_unit(entries[i].active);
   }
+  if (!shortage.empty()) text += "; " + shortage;
   throw out_of_memory(std::move(text), bytes, s.memory_limit);
 }
 

@@ -6,10 +6,12 @@
 #include <charconv>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "cistern/allocator.hpp"
 #include "cistern/memory.hpp"
 #include "drivers/cpu/cpu_driver.hpp"
+#include "drivers/metal/metal_driver.hpp"
 #include "drivers/model/model_driver.hpp"
 
 namespace cistern {
@@ -26,11 +28,14 @@ std::int32_t device_count(DeviceType type) {
     case DeviceType::model:
       return kMaxIndex;
     case DeviceType::cuda:
-    case DeviceType::metal:
       return 0;
+    case DeviceType::metal:
+      return drivers::metal_device_count();
   }
   return 0;
 }
+
+}  // namespace
 
 std::unique_ptr<drivers::Driver> make_driver(Device device) {
   switch (device.type) {
@@ -39,11 +44,14 @@ std::unique_ptr<drivers::Driver> make_driver(Device device) {
     case DeviceType::model:
       return drivers::make_model_driver();
     case DeviceType::cuda:
-    case DeviceType::metal:
       break;
+    case DeviceType::metal:
+      return drivers::make_metal_driver(device.index, drivers::metal_config_from_environment());
   }
   return nullptr;
 }
+
+namespace {
 
 constexpr std::array<const char*, 4> kNames = {"cpu", "cuda", "metal", "model"};
 
@@ -82,8 +90,11 @@ DeviceAllocator& device_allocator(Device device) {
     if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) [[likely]] return *known;
     if (is_available(device)) {
       return made_once(slot, [&]() -> DeviceAllocator* {
-        if (device.type == DeviceType::cpu) return new PrimaryAllocator(device, make_driver(device));
-        return new DeviceAllocator(device, make_driver(device));
+        auto driver = make_driver(device);
+        // The device is there, but cannot do what is asked of it.
+        if (driver == nullptr) throw invalid_argument("cistern: device " + to_string(device) + " cannot be used");
+        if (device.type == DeviceType::cpu) return new PrimaryAllocator(device, std::move(driver));
+        return new DeviceAllocator(device, std::move(driver));
       });
     }
   }

@@ -2,6 +2,8 @@
 // The only file that knows which drivers there are: see make_driver() in registry.cpp.
 #pragma once
 
+#include <memory>
+
 #include "allocator/device_allocator.hpp"
 #include "cistern/device.hpp"
 
@@ -11,5 +13,8 @@ namespace cistern::allocation {
 DeviceAllocator& device_allocator(Device device);
 // The CPU without a cache: each buffer is one aligned allocation of the C library.
 DeviceAllocator& system_device_allocator();
+
+// A driver for an allocator of one's own (replay, benchmarks); null when the device cannot be used.
+std::unique_ptr<drivers::Driver> make_driver(Device device);
 
 }  // namespace cistern::allocation

@@ -14,10 +14,15 @@
 
 namespace cistern::core {
 
-// The object that ptr() of a block names, on devices where that is no address.
+// The object that ptr() of a block names, on devices where that is no address. Read without a lock.
 struct BlockObject {
-  void* object = nullptr;
-  std::uint64_t offset = 0;
+  std::atomic<void*> object{nullptr};
+  std::atomic<std::uint64_t> offset{0};
+
+  void set(void* named, std::uint64_t inside) {
+    offset.store(inside, std::memory_order_relaxed);
+    object.store(named, std::memory_order_release);
+  }
 };
 
 class BlockPool {
@@ -41,6 +46,7 @@ class BlockPool {
   void give(Block* block) {
     block->home = nullptr;
     block->flags = 0;
+    if (BlockObject* object = object_of(block)) object->set(nullptr, 0);
     block->next = free_;
     free_ = block;
     --used_;

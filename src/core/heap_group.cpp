@@ -18,7 +18,9 @@ std::uint64_t HeapGroup::Impl::allowed_cells() const {
   return cells_of(peak_live_bytes / HeapTuning::slack_den * HeapTuning::slack_num);
 }
 
-HeapGroup::HeapGroup(HeapConfig config) : impl_(std::make_unique<Impl>(config)) { set_limit(config.limit_bytes); }
+HeapGroup::HeapGroup(HeapConfig config) : impl_(std::make_unique<Impl>(config)) {
+  set_limit(config.limit_bytes, config.tight);
+}
 HeapGroup::~HeapGroup() = default;
 
 PageHeap& HeapGroup::add_heap(Backing& backing) {
@@ -33,7 +35,8 @@ std::uint64_t HeapGroup::live() const { return impl_->live_bytes; }
 std::uint64_t HeapGroup::pieces() const { return impl_->pieces.count(); }
 const HeapCounts& HeapGroup::counts() const { return impl_->counts; }
 std::uint64_t HeapGroup::limit() const { return impl_->config.limit_bytes; }
-void HeapGroup::set_limit(std::uint64_t bytes) {
+void HeapGroup::set_limit(std::uint64_t bytes, bool tight) {
+  impl_->config.tight = tight;
   impl_->config.limit_bytes = bytes;
   impl_->held_ceiling = std::max(impl_->limit_cells(), impl_->held_cells());
 }

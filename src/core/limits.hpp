@@ -10,10 +10,13 @@ namespace cistern::core {
 
 class Limits {
  public:
-  explicit Limits(std::uint64_t memory) : memory_(memory) {}
+  explicit Limits(std::uint64_t memory) : initial_(memory), memory_(memory) {}
 
   std::uint64_t memory() const { return memory_.load(std::memory_order_relaxed); }
   std::uint64_t set_memory(std::uint64_t bytes) { return memory_.exchange(bytes, std::memory_order_relaxed); }
+
+  // Whether somebody asked for less than the device's default: then little room above the live bytes is expected.
+  bool lowered() const { return memory() < initial_; }
 
   // Follows the memory limit until it is set to something else.
   std::uint64_t cache() const {
@@ -40,6 +43,7 @@ class Limits {
  private:
   static constexpr std::uint64_t kFollow = UINT64_MAX;
 
+  const std::uint64_t initial_;
   std::atomic<std::uint64_t> memory_;
   std::atomic<std::uint64_t> cache_{kFollow};
   std::atomic<std::uint64_t> wired_{0};

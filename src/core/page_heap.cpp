@@ -160,6 +160,16 @@ HeapNode* PageHeap::allocate_mapped(std::uint64_t bytes, std::uint64_t alignment
   return place.node == nullptr ? nullptr : impl_->carve(place.node, place.offset, bytes);
 }
 
+std::uint64_t PageHeap::left_at(std::uint64_t offset, std::uint64_t bytes) const {
+  const HeapNode* run = impl_->node_at(offset);
+  const bool fits = run->state == NodeState::run && run->offset + run->size - offset >= bytes;
+  return fits && impl_->pin_cells(offset, bytes) == 0 ? run->size - bytes : UINT64_MAX;
+}
+
+HeapNode* PageHeap::allocate_at(std::uint64_t offset, std::uint64_t bytes) {
+  return left_at(offset, bytes) == UINT64_MAX ? nullptr : impl_->carve(impl_->node_at(offset), offset, bytes);
+}
+
 HeapNode* PageHeap::allocate(std::uint64_t bytes, std::uint64_t alignment) {
   HeapNode* node = allocate_mapped(bytes, alignment);
   return node != nullptr ? node : impl_->grow(bytes, alignment);
@@ -182,5 +192,12 @@ void PageHeap::pin(HeapNode* node) {
 }
 
 void PageHeap::collect() { impl_->group.collect(false); }
+
+void PageHeap::for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const {
+  const PieceTable& pieces = impl_->group.pieces;
+  for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
+    if (pieces[i].heap == this) visit(pieces[i].id, pieces[i].live != 0);
+  }
+}
 
 }  // namespace cistern::core

@@ -22,6 +22,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ struct HeapConfig {
   std::uint64_t alignment = 512;           // Of every block's start and size.
   std::uint64_t range_bytes = 0;           // Reserved address space of a heap; a multiple of cell_bytes.
   std::uint64_t limit_bytes = UINT64_MAX;  // Reserved memory of the whole group never exceeds it.
+  bool tight = false;                      // The limit is close to what will be live: see set_limit().
   bool virtual_memory = true;              // false: pieces are segments that never move, blocks never cross them.
   std::uint64_t segment_bytes = 16 * MiB;  // Usual size of a segment, where not very much is held.
 };
@@ -91,8 +93,9 @@ class HeapGroup {
   const HeapCounts& counts() const;
 
   std::uint64_t limit() const;
-  // A limit that leaves little above the live bytes turns the tight mode on (heap-policy: small pieces, no slack).
-  void set_limit(std::uint64_t bytes);
+  // `tight` says that the limit leaves little above the live bytes to come: pieces are small from the start, which costs
+  // two to three times the operations. Without it they become small when three quarters of the limit are held.
+  void set_limit(std::uint64_t bytes, bool tight);
   // Releases pieces without a live byte until at most `keep` bytes of them are left. Stale addresses whose work is not
   // done are left alone; with `wait` the host waits for them. Returns the bytes released.
   std::uint64_t trim(std::uint64_t keep, bool wait);
@@ -121,12 +124,19 @@ class PageHeap {
   HeapNode* allocate(std::uint64_t bytes, std::uint64_t alignment);
   // The same from mapped memory only: never asks the backing for anything. Null when nothing fits.
   HeapNode* allocate_mapped(std::uint64_t bytes, std::uint64_t alignment);
+  // The same at one place. Null when that is not free and mapped throughout, or when the block would be the first in a
+  // piece that it does not cover. pre: [offset, offset + bytes) was a live node before, aligned.
+  HeapNode* allocate_at(std::uint64_t offset, std::uint64_t bytes);
+  // Bytes that the free run around such a place would have left; UINT64_MAX where allocate_at() gives null.
+  std::uint64_t left_at(std::uint64_t offset, std::uint64_t bytes) const;
   // pre: node is live and of this heap. Makes no call to the backing.
   void free(HeapNode* node);
   // The node's pieces neither move nor split while it lives (exported, registered, part of a graph).
   void pin(HeapNode* node);
   // Unmaps stale addresses whose work is done.
   void collect();
+  // Visits the pieces shown in this heap, and whether a live node touches each.
+  void for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const;
 
  private:
   friend class HeapGroup;

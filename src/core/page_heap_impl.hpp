@@ -76,9 +76,10 @@ struct HeapGroup::Impl {
   // small that a cell matters keep none back.
   std::uint64_t create_limit_cells() const {
     const std::uint64_t limit = limit_cells();
-    return tight() && limit >= HeapTuning::reserve_from ? limit - 1 : limit;
+    return has_limit() && limit >= HeapTuning::reserve_from ? limit - 1 : limit;
   }
-  bool tight() const { return config.limit_bytes != UINT64_MAX; }
+  bool has_limit() const { return config.limit_bytes != UINT64_MAX; }
+  bool tight() const { return config.tight || (has_limit() && held_cells() > limit_cells() / 4 * 3); }
   // Largest piece that is made, in cells.
   std::uint32_t cap() const;
   // Cells that may be held without giving others back first: 1.04 x the peak of live bytes.

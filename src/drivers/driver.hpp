@@ -50,16 +50,16 @@ struct Capabilities {
   std::size_t max_objects = SIZE_MAX;       // Count of live objects (segments, block objects).
   std::size_t recommended_working_set = 0;  // Bytes; 0 where the device names none.
   bool virtual_memory = true;               // reserve/create/map work; otherwise segments do.
-  bool double_mapping = true;   // A Physical may be mapped at two addresses for a time (a move needs no wait).
-  bool host_accessible = true;  // The host can use device addresses as pointers.
-  bool asynchronous = false;    // Streams run behind the host; otherwise every event has passed.
-  bool fresh_is_zero = false;   // New physical memory and new host buffers read zero.
+  bool double_mapping = true;      // A Physical may be mapped at two addresses for a time (a move needs no wait).
+  bool host_accessible = true;     // The host can use device addresses as pointers.
+  bool asynchronous = false;       // Streams run behind the host; otherwise every event has passed.
+  bool fresh_is_zero = false;      // New physical memory and new host buffers read zero.
   bool bytes_follow_piece = true;  // A Physical keeps its bytes wherever it is mapped; otherwise a map() shows zeros.
-  bool whole_buffers = false;  // Neither virtual memory nor segments: each buffer is one allocate_host().
+  bool whole_buffers = false;      // Neither virtual memory nor segments: each buffer is one allocate_host().
   bool block_objects = false;  // ptr() of a buffer is an object made by create_object(); of a whole one, host_object().
   bool segment_objects = false;  // ptr() of a buffer is its segment's object, and offset() says where in it.
-  bool can_copy = false;       // copy() works on any two mapped addresses.
-  bool residency = false;      // Segments can be wired.
+  bool can_copy = false;         // copy() works on any two mapped addresses.
+  bool residency = false;        // Segments can be wired.
   bool ordered_buffers = false;  // With whole_buffers: device memory comes from allocate_ordered().
   bool exportable = false;       // export_piece() works.
   bool rdma = false;             // Pieces can be registered with a network card.
@@ -164,6 +164,10 @@ class Driver {
   virtual std::uint64_t stream_id(void* native) = 0;
   // The stream's owner destroyed it; `id` is what stream_id() said. Any thread.
   virtual void forget_stream(void* native, std::uint64_t id) { static_cast<void>(native), static_cast<void>(id); }
+  // A stream for tools that have none of their own; null where any number is one. drop_stream() gives it back; memory may
+  // still be ordered by it.
+  virtual void* make_stream() { return nullptr; }
+  virtual void drop_stream(void* native) { static_cast<void>(native); }
   // Somebody captures a graph on a stream of this device, from before its first call until after its last. Any thread.
   virtual void begin_capture() {}
   virtual void end_capture() {}
@@ -185,8 +189,8 @@ class Driver {
 
   // --- Residency
   virtual Status set_wired_limit(std::size_t bytes) = 0;
-  // Whether somebody uses memory of the segment now: what nobody uses gives its wired place to others. Makes nothing real
-  // before commit_residency().
+  // Whether somebody uses memory of the segment now: what nobody uses gives its wired place to others. Makes nothing
+  // real before commit_residency().
   virtual void segment_used(const Segment& segment, bool used) { static_cast<void>(segment), static_cast<void>(used); }
   // What was wired or let go since the last time becomes real. Once per batch, before work that uses it is submitted.
   virtual Status commit_residency() { return Status::ok; }

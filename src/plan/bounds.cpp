@@ -11,8 +11,8 @@ std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::size_t kMostAlignments = 16;  // distinct alignments that get a bound of their own, the largest first
 
-// Of the boxes whose alignment is a multiple of `alignment`, each takes its size rounded up, but for the topmost, which may
-// save up to the largest rounding.
+// Of the boxes whose alignment is a multiple of `alignment`, each takes its size rounded up, but for the topmost, which
+// may save up to the largest rounding.
 Bytes aligned_bound(const Strip& strip, Bytes alignment) {
   std::vector<std::pair<std::int32_t, std::int32_t>> events;  // section, box; ends are ~box
   for (std::int32_t i = 0; i < strip.boxes(); ++i) {
@@ -20,7 +20,7 @@ Bytes aligned_bound(const Strip& strip, Bytes alignment) {
     events.emplace_back(strip.first[idx(i)], i);
     events.emplace_back(strip.last[idx(i)], ~i);
   }
-  std::sort(events.begin(), events.end());  // ~i < 0: ends come first
+  std::sort(events.begin(), events.end());            // ~i < 0: ends come first
   std::vector<std::pair<Bytes, std::int32_t>> saved;  // a heap of what the topmost may save; entries die with their box
   Bytes sum = 0;
   Bytes bound = 0;

@@ -14,7 +14,8 @@ class Control {
  public:
   explicit Control(const PlanOptions& options);
 
-  // True once the deadline has passed or the caller asked to stop. Reads the clock: call it every few microseconds at most.
+  // True once the deadline has passed or the caller asked to stop. Reads the clock: call it every few microseconds at
+  // most.
   bool stopped() const noexcept;
 
   // Work left in the node budget.

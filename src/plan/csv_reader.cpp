@@ -1,5 +1,5 @@
-// Reads planning problems from CSV. Understands RFC 4180 quoting, both line ends and a byte order mark; says file, line and
-// what was expected. No state, no locking; any code may call it.
+// Reads planning problems from CSV. Understands RFC 4180 quoting, both line ends and a byte order mark; says file, line
+// and what was expected. No state, no locking; any code may call it.
 #include <charconv>
 #include <fstream>
 #include <iterator>
@@ -103,10 +103,9 @@ class Reader {
   void read_header() {
     if (!next_record()) fail(1, "expected a header: id,lower,upper,size");
     static const std::unordered_map<std::string, Column> known = {
-        {"id", kId},         {"buffer", kId}, {"buffer_id", kId},          {"lower", kLower},
-        {"begin", kLower},   {"start", kLower}, {"upper", kUpper},         {"end", kUpper},
-        {"size", kSize},     {"alignment", kAlignment}, {"hint", kHint},   {"offset", kOffset},
-        {"gaps", kGaps}};
+        {"id", kId},       {"buffer", kId},     {"buffer_id", kId}, {"lower", kLower}, {"begin", kLower},
+        {"start", kLower}, {"upper", kUpper},   {"end", kUpper},    {"size", kSize},   {"alignment", kAlignment},
+        {"hint", kHint},   {"offset", kOffset}, {"gaps", kGaps}};
     bool present[kColumns] = {};
     for (const std::string& field : fields_) {
       const auto it = known.find(field);
@@ -185,7 +184,8 @@ class Reader {
 
   void add_gap(std::string_view text, PlanBuffer& b) const {
     const auto bad = [&] {
-      fail(record_line_, "expected a gap lower-upper, lower-upper@from:to or lower-upper!from:to, found " + shown(text));
+      fail(record_line_,
+           "expected a gap lower-upper, lower-upper@from:to or lower-upper!from:to, found " + shown(text));
     };
     const std::size_t mark = text.find_first_of("@!");
     const std::string_view life = text.substr(0, mark);

@@ -139,7 +139,7 @@ std::int32_t DisjunctiveSearch::collision(Range& range) const {
 Verdict DisjunctiveSearch::run(Bytes capacity, std::uint64_t nodes, const Control& control, Cancel cancel) {
   constexpr std::uint64_t kClockPeriod = 64;  // decisions between two looks at the clock
   const std::size_t n = strip_.size.size();
-  constexpr std::uint64_t kPushes = 1024;     // raised bounds a decision, on average, before the search gives up
+  constexpr std::uint64_t kPushes = 1024;  // raised bounds a decision, on average, before the search gives up
   capacity_ = capacity;
   nodes_ = 0;
   pushes_ = 0;

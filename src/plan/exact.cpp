@@ -1,8 +1,9 @@
 // Exact search: the decisions. The inferences are in exact_infer.cpp. See exact.hpp.
+#include "plan/exact.hpp"
+
 #include <algorithm>
 #include <bit>
 
-#include "plan/exact.hpp"
 #include "plan/exact_inline.hpp"
 
 namespace cistern::planner {
@@ -29,15 +30,17 @@ ExactSearch::ExactSearch(const Strip& strip)
       neighbour_[idx(i) * words_ + idx(j) / 64] |= Word{1} << (j % 64);
       neighbour_[idx(j) * words_ + idx(i) / 64] |= Word{1} << (i % 64);
       const bool twins = strip.first[idx(i)] == strip.first[idx(j)] && strip.last[idx(i)] == strip.last[idx(j)] &&
-                         strip.size[idx(i)] == strip.size[idx(j)] && strip.alignment[idx(i)] == strip.alignment[idx(j)] &&
-                         strip.fixed[idx(i)] == kNoBytes && strip.fixed[idx(j)] == kNoBytes;
+                         strip.size[idx(i)] == strip.size[idx(j)] &&
+                         strip.alignment[idx(i)] == strip.alignment[idx(j)] && strip.fixed[idx(i)] == kNoBytes &&
+                         strip.fixed[idx(j)] == kNoBytes;
       if (twins && next_twin_[idx(i)] < 0) next_twin_[idx(i)] = j;
     }
   }
   member_start_.assign(idx(m_) + 1, 0);
   slot_start_.assign(idx(n_) + 1, 0);
   for (std::int32_t i = 0; i < n_; ++i) {
-    slot_start_[idx(i) + 1] = slot_start_[idx(i)] + static_cast<std::uint32_t>(strip.last[idx(i)] - strip.first[idx(i)]);
+    slot_start_[idx(i) + 1] =
+        slot_start_[idx(i)] + static_cast<std::uint32_t>(strip.last[idx(i)] - strip.first[idx(i)]);
     for (std::int32_t t = strip.first[idx(i)]; t < strip.last[idx(i)]; ++t) ++member_start_[idx(t) + 1];
   }
   for (std::size_t t = 0; t < idx(m_); ++t) member_start_[t + 1] += member_start_[t];
@@ -173,7 +176,7 @@ std::int32_t ExactSearch::choose(const Part& part, std::uint64_t key[2]) const {
   key[0] = k0;
   key[1] = k1 ^ mix(runs_);  // what another run noted is of no use: it may have had another capacity
   if (best < 0 || branching_ == Branching::lowest_box) return best;
-  best = lowest_in(critical_section(part));
+  best = lowest_in(critical_section(part, best_bound));
   // Boxes of other sections may fit under it: go down to one that nothing fits under.
   for (std::int32_t under = best; under >= 0;) {
     best = under;
@@ -201,25 +204,31 @@ std::int32_t ExactSearch::lowest_in(std::int32_t section) const {
   return best;
 }
 
-// pre: the part has an open box.
-std::int32_t ExactSearch::critical_section(const Part& part) const {
+// pre: the part has an open box; `least` is the least bound of its boxes.
+std::int32_t ExactSearch::critical_section(const Part& part, Bytes least) const {
   std::int32_t best = -1;
   Bytes best_room = 0;
+  if (branching_ == Branching::lowest_section) {
+    // Only sections of boxes at the least bound are in question; the fullest has the least room.
+    for (std::int32_t i = first_box_[idx(part.from)]; i < first_box_[idx(part.to)]; ++i) {
+      if (!open(i) || bound_[idx(i)] != least) continue;
+      for (std::int32_t t = strip_.first[idx(i)]; t < strip_.last[idx(i)]; ++t) {
+        if (best < 0 || total_[idx(t)] > total_[idx(best)] || (total_[idx(t)] == total_[idx(best)] && t < best))
+          best = t;
+      }
+    }
+    return best;
+  }
   Bytes best_lowest = 0;
   for (std::int32_t t = part.from; t < part.to; ++t) {
     const std::int32_t count = members_open_[idx(t)];
-    if (count == 0) continue;
+    // The lowest is at most the highest: often that says that this section is not the one.
+    if (count == 0 || (best >= 0 && capacity_ - total_[idx(t)] - highest_bound_[idx(t)] > best_room)) continue;
     const std::int32_t* member = member_.data() + member_start_[idx(t)];
     Bytes lowest = INT64_MAX;
     for (std::int32_t k = 0; k < count; ++k) lowest = std::min(lowest, bound_[idx(member[k])]);
     const Bytes room = capacity_ - total_[idx(t)] - lowest;
-    bool better = best < 0;
-    if (!better && branching_ == Branching::lowest_section) {
-      better = lowest != best_lowest ? lowest < best_lowest : room < best_room;
-    } else if (!better) {
-      better = room != best_room ? room < best_room : lowest < best_lowest;
-    }
-    if (!better) continue;
+    if (best >= 0 && (room != best_room ? room > best_room : lowest >= best_lowest)) continue;
     best = t;
     best_room = room;
     best_lowest = lowest;
@@ -227,7 +236,8 @@ std::int32_t ExactSearch::critical_section(const Part& part) const {
   return best;
 }
 
-// After `box` was placed: cuts the part where no open box crosses any more. Returns the part to go on with; the others wait.
+// After `box` was placed: cuts the part where no open box crosses any more. Returns the part to go on with; the others
+// wait.
 ExactSearch::Part ExactSearch::split(std::int32_t box, const Part& part, std::int32_t frame) {
   const std::int32_t last = strip_.last[idx(box)];
   std::int32_t from = part.from;
@@ -293,8 +303,8 @@ Verdict ExactSearch::run(Bytes capacity, Branching branching, const std::vector<
         continue;
       }
     }
-    // Back to the last decision of this part whose other branch is open. Decisions of parts solved in between are dropped:
-    // they have no say in this failure.
+    // Back to the last decision of this part whose other branch is open. Decisions of parts solved in between are
+    // dropped: they have no say in this failure.
     for (;; at = frames_[idx(at)].parent) {
       if (at < 0) return Verdict::never_fits;
       while (static_cast<std::int32_t>(frames_.size()) > at + 1) {

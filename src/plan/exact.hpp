@@ -1,5 +1,5 @@
-// Exact search: does a strip fit in a capacity? Bottom-up, complete, iterative; see docs/planner.md for the inferences and
-// why they are sound. Handles alignment and fixed offsets, not gaps. Internal to src/plan. One object a thread.
+// Exact search: does a strip fit in a capacity? Bottom-up, complete, iterative; see docs/planner.md for the inferences
+// and why they are sound. Handles alignment and fixed offsets, not gaps. Internal to src/plan. One object a thread.
 //
 // State of a box (bound_ = no lower offset is possible, floor_ = highest end of a placed box that overlaps it in time):
 //   placed                      offset is bound_
@@ -38,8 +38,8 @@ class ExactSearch {
   explicit ExactSearch(const Strip& strip);
   static constexpr std::int32_t kMostBoxes = 8192;
 
-  // Searches until decided, or `nodes` decisions were made, or `control` or `cancel` stop it. `ranks`: which of several boxes
-  // that may lie lowest is tried first. Deterministic but for the stops.
+  // Searches until decided, or `nodes` decisions were made, or `control` or `cancel` stop it. `ranks`: which of several
+  // boxes that may lie lowest is tried first. Deterministic but for the stops.
   Verdict run(Bytes capacity, Branching branching, const std::vector<std::int32_t>& ranks, std::uint64_t nodes,
               const Control& control, Cancel cancel = {});
   const std::vector<Bytes>& offsets() const { return bound_; }  // after Verdict::fits
@@ -83,7 +83,7 @@ class ExactSearch {
   bool check_section(std::int32_t section);
   bool check_support(std::int32_t box, bool& raised);
   std::int32_t choose(const Part& part, std::uint64_t key[2]) const;
-  std::int32_t critical_section(const Part& part) const;
+  std::int32_t critical_section(const Part& part, Bytes least) const;
   std::int32_t lowest_in(std::int32_t section) const;
   bool before(std::int32_t x, std::int32_t y) const;
   void mark_if_tight(std::int32_t section, Bytes bound);
@@ -106,25 +106,25 @@ class ExactSearch {
   Branching branching_ = Branching::lowest_box;
 
   // Fixed by the strip.
-  std::vector<Word> neighbour_;             // bit matrix: boxes that overlap in time
-  std::vector<std::int32_t> next_twin_;     // the next box with the same span, size and alignment; -1
-  std::vector<std::int32_t> first_box_;     // of each section: the first box that begins there or later
-  std::vector<std::uint32_t> member_start_; // of each section, in member_
-  std::vector<std::uint32_t> slot_start_;   // of each box, in slot_
+  std::vector<Word> neighbour_;              // bit matrix: boxes that overlap in time
+  std::vector<std::int32_t> next_twin_;      // the next box with the same span, size and alignment; -1
+  std::vector<std::int32_t> first_box_;      // of each section: the first box that begins there or later
+  std::vector<std::uint32_t> member_start_;  // of each section, in member_
+  std::vector<std::uint32_t> slot_start_;    // of each box, in slot_
 
   std::vector<Bytes> bound_;
   std::vector<Bytes> floor_;
   std::vector<Bytes> ceiling_;  // no higher offset is possible
   std::vector<Word> open_;
-  std::vector<Word> hanging_;                // open boxes with bound_ > floor_
+  std::vector<Word> hanging_;               // open boxes with bound_ > floor_
   std::vector<std::int32_t> support_;       // of a hanging box: one that may come to lie under it
-  std::vector<std::int32_t> member_;         // boxes of each section, the open ones first
+  std::vector<std::int32_t> member_;        // boxes of each section, the open ones first
   std::vector<std::int32_t> members_open_;  // how many are open
-  std::vector<std::uint32_t> slot_;          // where a box stands in member_ of each of its sections
-  std::vector<Bytes> total_;                 // size of the open boxes of each section
+  std::vector<std::uint32_t> slot_;         // where a box stands in member_ of each of its sections
+  std::vector<Bytes> total_;                // size of the open boxes of each section
   std::vector<Bytes> highest_bound_;        // of each section: no open box of it has a higher bound
-  std::vector<std::int32_t> crossing_;       // open boxes that live in a section and in the next
-  std::vector<Word> dirty_;                  // sections to check: some box in it may be too high to be the lowest
+  std::vector<std::int32_t> crossing_;      // open boxes that live in a section and in the next
+  std::vector<Word> dirty_;                 // sections to check: some box in it may be too high to be the lowest
   std::vector<Undo> trail_;
   std::vector<Frame> frames_;
   std::vector<Part> parts_;

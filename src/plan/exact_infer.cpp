@@ -90,35 +90,33 @@ bool ExactSearch::propagate() {
   return ok;
 }
 
-// What is open in a section must fit above the lowest of it. Boxes too high to be the lowest rise above one that can be.
+// What is open in a section must fit above the lowest of it. Boxes too high to be the lowest rise above one that can
+// be.
 bool ExactSearch::check_section(std::int32_t section) {
   const std::size_t t = idx(section);
   const std::int32_t count = members_open_[t];
   if (count == 0) return true;
   const Bytes highest = capacity_ - total_[t];  // of the lowest box
   const std::int32_t* members = member_.data() + member_start_[t];
+  // Without branches: which boxes can be the lowest is a matter of chance.
   Bytes lowest_end = INT64_MAX;
-  std::int32_t able = 0;
-  std::int32_t lowest = -1;
   Bytes highest_bound = 0;
+  std::int32_t able = 0;
   for (std::int32_t k = 0; k < count; ++k) {
     const std::size_t b = idx(members[k]);
-    highest_bound = std::max(highest_bound, bound_[b]);
-    if (bound_[b] > highest) continue;
-    ++able;
-    const Bytes end = bound_[b] + strip_.size[b];
-    if (end < lowest_end) {
-      lowest_end = end;
-      lowest = members[k];
-    }
+    const Bytes bound = bound_[b];
+    const bool can = bound <= highest;
+    const Bytes end = can ? bound + strip_.size[b] : INT64_MAX;
+    able += can ? 1 : 0;
+    lowest_end = end < lowest_end ? end : lowest_end;
+    highest_bound = bound > highest_bound ? bound : highest_bound;
   }
   highest_bound_[t] = highest_bound;
   if (able == 0) return false;
   if (able == count) return true;
   for (std::int32_t k = 0; k < count; ++k) {
-    const std::size_t b = idx(members[k]);
-    const bool rises = able == 1 ? members[k] != lowest : bound_[b] > highest;
-    if (rises && bound_[b] < lowest_end && !raise(members[k], lowest_end)) return false;
+    const Bytes bound = bound_[idx(members[k])];
+    if (bound > highest && bound < lowest_end && !raise(members[k], lowest_end)) return false;
   }
   return true;
 }

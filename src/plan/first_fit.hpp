@@ -1,6 +1,6 @@
-// First fit: places boxes one by one, each at the lowest offset that those placed before leave free. Handles everything a
-// strip can hold: gaps, alignment, fixed offsets. With bump-the-offender: the box that ends too high moves forward in the
-// order, again and again. Internal to src/plan. One object a thread.
+// First fit: places boxes one by one, each at the lowest offset that those placed before leave free. Handles everything
+// a strip can hold: gaps, alignment, fixed offsets. With bump-the-offender: the box that ends too high moves forward in
+// the order, again and again. Internal to src/plan. One object a thread.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ class FirstFit {
  public:
   explicit FirstFit(const Strip& strip);
 
-  // Places all boxes, fixed ones first, the others in `order`. Always a valid plan; if `control` stops in the middle, what is
-  // left goes on top of everything. Returns the peak.
+  // Places all boxes, fixed ones first, the others in `order`. Always a valid plan; if `control` stops in the middle,
+  // what is left goes on top of everything. Returns the peak.
   Bytes decode(const std::vector<std::int32_t>& order, const Control& control);
   const std::vector<Bytes>& offsets() const { return offsets_; }
 
-  // Starts from `order`; moves the box that ends highest forward in the order until the peak is at most `target`, or `steps`
-  // placements were made. Returns the best peak; `best` gets its offsets. `steps` becomes the placements made.
-  Bytes bump(std::vector<std::int32_t> order, Bytes target, std::uint64_t& steps, Random& random, const Control& control,
-             std::vector<Bytes>& best);
+  // Starts from `order`; moves the box that ends highest forward in the order until the peak is at most `target`, or
+  // `steps` placements were made. Returns the best peak; `best` gets its offsets. `steps` becomes the placements made.
+  Bytes bump(std::vector<std::int32_t> order, Bytes target, std::uint64_t& steps, Random& random,
+             const Control& control, std::vector<Bytes>& best);
 
  private:
   struct Blocked {  // offsets strictly between are taken

@@ -1,5 +1,5 @@
-// Orders of boxes: what the heuristics place first and the exact search tries first. No single order wins everywhere, so
-// the portfolio uses several. Internal to src/plan. Pure functions, no locking.
+// Orders of boxes: what the heuristics place first and the exact search tries first. No single order wins everywhere,
+// so the portfolio uses several. Internal to src/plan. Pure functions, no locking.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,13 @@ enum class Order : std::uint8_t {
   hint,  // by hinted offset; boxes without a hint last
 };
 
-inline constexpr Order kOrders[] = {Order::total_area_width, Order::area, Order::width_squared_size,
-                                    Order::earliest_start,   Order::latest_end, Order::size, Order::width};
+inline constexpr Order kOrders[] = {Order::total_area_width,
+                                    Order::area,
+                                    Order::width_squared_size,
+                                    Order::earliest_start,
+                                    Order::latest_end,
+                                    Order::size,
+                                    Order::width};
 
 // Boxes in the given order. Ties go to the larger size, then to the lower index.
 std::vector<std::int32_t> order_of(const Strip& strip, Order order);

@@ -21,17 +21,28 @@ struct SkylineRecipe {
 constexpr double kAlways = 2;
 // What wins most often comes first: large problems see only the first few in time.
 constexpr SkylineRecipe kSkylines[] = {
-    {Order::earliest_start, 0.02, false},      {Order::total_area_width, 0.05, false},
-    {Order::latest_end, 0.05, true},           {Order::width_squared_size, 0.001, false},
-    {Order::earliest_start, 0.035, false},     {Order::area, 0.05, false},
-    {Order::earliest_start, kAlways, false},   {Order::latest_end, 0.2, true},
-    {Order::width, 0.05, false},               {Order::latest_end, 0.05, false},
-    {Order::size, 0.05, false},                {Order::earliest_start, -1, false},
-    {Order::total_area_width, -1, false},      {Order::area, -1, false},
-    {Order::width_squared_size, -1, false},    {Order::latest_end, -1, false},
-    {Order::size, -1, false},                  {Order::width, -1, false},
-    {Order::earliest_start, 0.05, true},       {Order::area, 0.05, true},
-    {Order::total_area_width, 0.05, true},     {Order::width_squared_size, kAlways, false},
+    {Order::earliest_start, 0.02, false},
+    {Order::total_area_width, 0.05, false},
+    {Order::latest_end, 0.05, true},
+    {Order::width_squared_size, 0.001, false},
+    {Order::earliest_start, 0.035, false},
+    {Order::area, 0.05, false},
+    {Order::earliest_start, kAlways, false},
+    {Order::latest_end, 0.2, true},
+    {Order::width, 0.05, false},
+    {Order::latest_end, 0.05, false},
+    {Order::size, 0.05, false},
+    {Order::earliest_start, -1, false},
+    {Order::total_area_width, -1, false},
+    {Order::area, -1, false},
+    {Order::width_squared_size, -1, false},
+    {Order::latest_end, -1, false},
+    {Order::size, -1, false},
+    {Order::width, -1, false},
+    {Order::earliest_start, 0.05, true},
+    {Order::area, 0.05, true},
+    {Order::total_area_width, 0.05, true},
+    {Order::width_squared_size, kAlways, false},
 };
 // Orders of the random recipes that later rounds try on large strips.
 constexpr Order kRandomOrders[] = {Order::earliest_start, Order::latest_end, Order::total_area_width,
@@ -43,24 +54,35 @@ struct SearchRecipe {
 };
 // Each is fast on instances on which others are hopeless; in the order that solves the most soonest.
 constexpr SearchRecipe kSearches[] = {
-    {Branching::tightest_section, Order::earliest_start},     {Branching::tightest_section, Order::width},
-    {Branching::lowest_section, Order::total_area_width},     {Branching::tightest_section, Order::width_squared_size},
-    {Branching::lowest_box, Order::latest_end},               {Branching::lowest_section, Order::width},
-    {Branching::tightest_section, Order::size},               {Branching::lowest_box, Order::width},
-    {Branching::lowest_box, Order::width_squared_size},       {Branching::lowest_box, Order::total_area_width},
-    {Branching::tightest_section, Order::latest_end},         {Branching::lowest_section, Order::earliest_start},
-    {Branching::lowest_section, Order::width_squared_size},   {Branching::lowest_section, Order::size},
-    {Branching::tightest_section, Order::total_area_width},   {Branching::lowest_box, Order::size},
-    {Branching::lowest_section, Order::latest_end},           {Branching::lowest_box, Order::earliest_start},
-    {Branching::lowest_section, Order::area},                 {Branching::lowest_box, Order::area},
+    {Branching::tightest_section, Order::earliest_start},
+    {Branching::tightest_section, Order::width},
+    {Branching::lowest_section, Order::total_area_width},
+    {Branching::tightest_section, Order::width_squared_size},
+    {Branching::lowest_box, Order::latest_end},
+    {Branching::lowest_section, Order::width},
+    {Branching::tightest_section, Order::size},
+    {Branching::lowest_box, Order::width},
+    {Branching::lowest_box, Order::width_squared_size},
+    {Branching::lowest_box, Order::total_area_width},
+    {Branching::tightest_section, Order::latest_end},
+    {Branching::lowest_section, Order::earliest_start},
+    {Branching::lowest_section, Order::width_squared_size},
+    {Branching::lowest_section, Order::size},
+    {Branching::tightest_section, Order::total_area_width},
+    {Branching::lowest_box, Order::size},
+    {Branching::lowest_section, Order::latest_end},
+    {Branching::lowest_box, Order::earliest_start},
+    {Branching::lowest_section, Order::area},
+    {Branching::lowest_box, Order::area},
     {Branching::tightest_section, Order::area},
 };
 
-constexpr int kBumpRound = 2;              // where the exact search applies, it gets two rounds before first fit is bumped
+constexpr std::size_t kDives = 64;
+constexpr int kBumpRound = 2;  // where the exact search applies, it gets two rounds before first fit is bumped
 constexpr std::int32_t kMostBumped = 4000;  // boxes: first fit over and over costs too much beyond
 
-std::uint64_t seed_for(std::uint64_t seed, int round, std::size_t task) {
-  return Random(seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(round) * 1000003u + task).next();
+std::uint64_t seed_for(std::uint64_t seed, int turn, std::size_t task) {
+  return Random(seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(turn) * 1000003u + task).next();
 }
 
 }  // namespace
@@ -146,11 +168,11 @@ void Portfolio::skylines(Bytes goal, Control& control) {
     const Bytes slack = recipe.slack == kAlways ? Skyline::kAlways
                         : recipe.slack < 0      ? -1
                                                 : static_cast<Bytes>(recipe.slack * static_cast<double>(goal));
-    // What cannot be the best, nor reach the goal, may stop early; what is as good may not, or the answer would depend on
-    // which thread is faster.
+    // What cannot be the best, nor reach the goal, may stop early; what is as good may not, or the answer would depend
+    // on which thread is faster.
     const Bytes limit = std::max(lowest.load(), goal) + 1;
-    const std::vector<std::int32_t> ranks =
-        recipe.mirrored ? ranks_of(order_of(strip, recipe.order)) : ranks_of(orders_[static_cast<std::size_t>(recipe.order)]);
+    const std::vector<std::int32_t> ranks = recipe.mirrored ? ranks_of(order_of(strip, recipe.order))
+                                                            : ranks_of(orders_[static_cast<std::size_t>(recipe.order)]);
     std::vector<Bytes>& offsets = workers_[w].offsets;
     if (!skyline->place(ranks, limit, goal, slack, control, offsets)) return false;
     if (recipe.mirrored) {
@@ -208,31 +230,41 @@ void Portfolio::bumps(Bytes goal, std::uint64_t steps, Control& control) {
   if (!outcomes[best].offsets.empty()) take(outcomes[best].offsets);
 }
 
-Verdict Portfolio::search(Bytes target, std::uint64_t nodes, Control& control) {
-  // From the second round on, as many tries with blurred orders and small budgets join.
-  const std::size_t plain = std::size(kSearches);
-  const std::size_t tasks = round_ == 0 ? plain : 2 * plain;
+// `nodes` for each of the plain recipes (none if 0), then `dives` with random recipes and small budgets: a plan that
+// exists is mostly found with next to no backtracking, or not for a long time.
+Verdict Portfolio::search(Bytes target, std::uint64_t nodes, std::size_t dives, Control& control) {
+  const std::size_t plain = nodes == 0 ? 0 : std::size(kSearches);
+  const std::size_t tasks = plain + dives;
+  const std::uint64_t dive = 3 * static_cast<std::uint64_t>(strip_.boxes()) / 2 + 32;
+  ++searches_;
   struct Outcome {
     Verdict verdict = Verdict::unknown;
     std::uint64_t nodes = 0;
+    std::size_t recipe = 0;
   };
   std::vector<Outcome> outcomes(tasks);
+  // Recipes that found plans of this part before are drawn more often.
+  std::vector<std::size_t> recipes = successes_;
+  for (std::size_t k = 0; k < std::size(kSearches); ++k) recipes.push_back(k);
   std::vector<std::vector<Bytes>> found(threads_);
   std::vector<std::size_t> found_by(threads_, SIZE_MAX);
   for (const SearchRecipe& r : kSearches) order(r.order);
-  const std::uint64_t most = std::min(nodes, control.left() / tasks + 1);
+  const std::uint64_t most = control.left() / tasks + 1;
   const std::size_t winner = first_success(tasks, threads_, [&](std::size_t task, unsigned w, Cancel cancel) {
     if (control.stopped() || cancel()) return false;
     if (!workers_[w].exact) workers_[w].exact = std::make_unique<ExactSearch>(strip_);
     ExactSearch& exact = *workers_[w].exact;
-    const SearchRecipe& recipe = kSearches[task % plain];
+    Random random(seed_for(seed_, searches_, task));
+    const bool is_plain = task < plain;
+    const std::size_t chosen = is_plain ? task : recipes[random.below(recipes.size())];
+    const SearchRecipe& recipe = kSearches[chosen];
     const std::vector<std::int32_t>& base = orders_[static_cast<std::size_t>(recipe.order)];
-    Random random(seed_for(seed_, round_, task));
-    const std::vector<std::int32_t> ranks =
-        ranks_of(task < plain ? base : blurred(base, 0.3 * random.real() * random.real(), random));
-    const std::uint64_t budget = task < plain ? most : std::min(most, static_cast<std::uint64_t>(strip_.boxes()) * 4 + 256);
+    const double blur = random.real() * random.real() * 0.5;
+    const std::vector<std::int32_t> ranks = ranks_of(is_plain ? base : blurred(base, blur, random));
+    const std::uint64_t budget = std::min(most, is_plain ? nodes : dive);
     outcomes[task].verdict = exact.run(target, recipe.branching, ranks, budget, control, cancel);
     outcomes[task].nodes = exact.nodes();
+    outcomes[task].recipe = chosen;
     if (outcomes[task].verdict == Verdict::unknown) return false;
     if (outcomes[task].verdict == Verdict::fits && task < found_by[w]) {
       found[w] = exact.offsets();
@@ -242,6 +274,12 @@ Verdict Portfolio::search(Bytes target, std::uint64_t nodes, Control& control) {
   });
   for (std::size_t task = 0; task < tasks && task <= winner; ++task) control.charge(outcomes[task].nodes);
   if (winner == tasks) return Verdict::unknown;
+  if (outcomes[winner].verdict == Verdict::fits) {
+    constexpr std::size_t kMostSuccesses = 40;  // remembered, each as good as one more recipe in the draw
+    constexpr std::size_t kWeight = 4;
+    successes_.insert(successes_.end(), kWeight, outcomes[winner].recipe);
+    if (successes_.size() > kMostSuccesses) successes_.erase(successes_.begin(), successes_.begin() + kWeight);
+  }
   for (std::size_t w = 0; w < threads_; ++w) {
     if (found_by[w] == winner) take(found[w]);
   }
@@ -257,6 +295,17 @@ Verdict Portfolio::search_gaps(Bytes target, std::uint64_t nodes, Control& contr
   return verdict;
 }
 
+// Frees windows of the best plan round what ends above `target`. True if that went well.
+bool Portfolio::repair(Bytes target, std::uint64_t nodes, Control& control) {
+  Repair repair(strip_, seed_for(seed_, round_, static_cast<std::size_t>(++repairs_)));
+  std::vector<Bytes> offsets = offsets_;
+  std::uint64_t budget = std::min(control.left(), nodes);
+  const bool better = repair.run(offsets, target, round_, budget, control);
+  control.charge(budget + 1);
+  take(offsets);
+  return better;
+}
+
 void Portfolio::improve(Bytes goal, bool decide, Control& control) {
   const auto n = static_cast<std::uint64_t>(strip_.boxes());
   const int round = round_;
@@ -266,36 +315,44 @@ void Portfolio::improve(Bytes goal, bool decide, Control& control) {
   // Tries `target`; learns from the verdict.
   const bool gaps = strip_.any_gap;
   const bool small = strip_.boxes() <= (gaps ? DisjunctiveSearch::kMostBoxes : ExactSearch::kMostBoxes);
-  const std::uint64_t nodes = (n + n / 4 + 64) << std::min(round, 40);
+  // Budgets double every second round: between, other random orders get their chance.
+  const std::uint64_t nodes = (n + n / 4 + 64) << std::min((round + 1) / 2, 40);
   const auto attempt = [&](Bytes target) {
-    const Verdict verdict = gaps ? search_gaps(target, nodes, control) : search(target, nodes, control);
+    const Verdict verdict =
+        gaps ? search_gaps(target, nodes, control) : search(target, nodes, round == 0 ? 0 : kDives, control);
     if (verdict == Verdict::never_fits) bound_ = std::max(bound_, target + 1);
     return verdict;
   };
   if (small) {
-    attempt(goal);
+    if (decide || round == 0 || round % 4 == 3) attempt(goal);
     if (done()) return;
     // The goal is hard: get closer to it.
-    for (int tries = 0; tries < 3 && !decide && !done();) {
+    for (int tries = 0; tries < (round == 0 ? 4 : 1) && !decide && !done();) {
       const Bytes from = std::max(bound_, goal);
-      const Bytes target = tries == 0 ? from + (peak_ - from) / 2 : peak_ - std::max<Bytes>(1, (peak_ - from) >> (1 + tries));
+      const Bytes target = peak_ - std::max<Bytes>(1, (peak_ - from) >> (1 + tries));
       if (attempt(target) == Verdict::unknown) ++tries;
     }
   } else if (!gaps) {
     if (round > 0 && !strip_.any_fixed) skylines(goal, control);
     // Half way to the goal, as long as that works.
-    for (bool better = true; better && !done();) {
-      const Bytes from = decide ? goal : std::max(bound_, goal);
-      const Bytes target = decide ? goal : from + (peak_ - from) / 2;
-      Repair repair(strip_, seed_for(seed_, round, 0));
-      std::vector<Bytes> offsets = offsets_;
-      std::uint64_t budget = std::min(control.left(), 4 * nodes);
-      better = repair.run(offsets, target, round, budget, control);
-      control.charge(budget + 1);
-      take(offsets);
+    while (!done() &&
+           repair(decide ? goal : std::max(bound_, goal) + (peak_ - std::max(bound_, goal)) / 2, 4 * nodes, control)) {
     }
   }
-  const bool bump = gaps ? strip_.boxes() <= kMostBumped || round == 0 : strip_.boxes() <= kMostBumped && round >= kBumpRound;
+  if (small && !gaps && !decide && round > 0) {
+    // Down in steps, shorter ones where dives fail.
+    Bytes step = (peak_ - std::max(bound_, goal)) / 8;
+    for (int failed = 0; failed < 3 && !done();) {
+      step = std::max<Bytes>(1, step);
+      const Verdict verdict = search(peak_ - step, 0, kDives << std::min(failed + round / 4, 6), control);
+      if (verdict == Verdict::never_fits) bound_ = std::max(bound_, peak_ - step + 1);
+      if (verdict != Verdict::unknown) continue;
+      failed += step == 1 ? 1 : 0;
+      step /= 2;
+    }
+  }
+  const bool bump =
+      gaps ? strip_.boxes() <= kMostBumped || round == 0 : strip_.boxes() <= kMostBumped && round >= kBumpRound;
   if (!done() && bump) bumps(goal, 8 * nodes, control);
   control.charge(1);  // a round without work must not go on for ever
   ++round_;

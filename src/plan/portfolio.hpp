@@ -23,10 +23,12 @@ class Portfolio {
   // A first valid plan. Call it once, before anything else; cheap, and never stopped.
   void begin(Control& control);
 
-  // One round of work for a plan of a peak of at most `goal`. With `decide` nothing between the peak and the goal is of use.
+  // One round of work for a plan of a peak of at most `goal`. With `decide` nothing between the peak and the goal is of
+  // use.
   void improve(Bytes goal, bool decide, Control& control);
 
-  // No round can get further: the peak is proven the least (or, in the last improve with `decide`, the goal out of reach).
+  // No round can get further: the peak is proven the least (or, in the last improve with `decide`, the goal out of
+  // reach).
   bool settled() const { return bound_ >= peak_; }
 
   Bytes bound() const { return bound_; }  // no plan has a lower peak
@@ -48,7 +50,8 @@ class Portfolio {
   bool take(const std::vector<Bytes>& offsets);
   void skylines(Bytes goal, Control& control);
   void bumps(Bytes goal, std::uint64_t steps, Control& control);
-  Verdict search(Bytes target, std::uint64_t nodes, Control& control);
+  Verdict search(Bytes target, std::uint64_t nodes, std::size_t dives, Control& control);
+  bool repair(Bytes target, std::uint64_t nodes, Control& control);
   Verdict search_gaps(Bytes target, std::uint64_t nodes, Control& control);
 
   Strip strip_;
@@ -61,6 +64,9 @@ class Portfolio {
   Bytes peak_ = 0;
   Bytes bound_ = 0;
   int round_ = 0;
+  std::uint64_t repairs_ = 0;  // so far; seeds of the random choices
+  int searches_ = 0;
+  std::vector<std::size_t> successes_;  // recipes of the latest searches that found a plan
 };
 
 }  // namespace cistern::planner

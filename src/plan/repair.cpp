@@ -13,16 +13,8 @@ constexpr std::size_t kMostBoxes = 4096;  // boxes in one window
 
 std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-struct Recipe {
-  Branching branching;
-  Order order;
-};
-constexpr Recipe kRecipes[] = {
-    {Branching::lowest_box, Order::width},
-    {Branching::tightest_section, Order::earliest_start},
-    {Branching::tightest_section, Order::size},
-    {Branching::lowest_box, Order::total_area_width},
-};
+constexpr Branching kBranchings[] = {Branching::lowest_box, Branching::tightest_section, Branching::lowest_section};
+constexpr int kTries = 4;  // searches of one window, each with another order
 
 }  // namespace
 
@@ -45,10 +37,13 @@ bool Repair::repair(std::int32_t box, std::int32_t from, std::int32_t to, std::v
   if (!std::binary_search(boxes.begin(), boxes.end(), box)) return false;
   const Strip window = window_of(strip_, from, to, boxes, free, offsets);
   ExactSearch exact(window);
-  for (const Recipe& recipe : kRecipes) {
+  for (int t = 0; t < kTries && nodes > 0; ++t) {
     const std::uint64_t budget = std::min<std::uint64_t>(nodes, boxes.size() + boxes.size() / 4 + 64);
+    const Branching branching = kBranchings[random_.below(std::size(kBranchings))];
+    const Order order = kOrders[random_.below(std::size(kOrders))];
+    const double blur = 0.2 * random_.real() * random_.real();
     const Verdict verdict =
-        exact.run(target, recipe.branching, ranks_of(order_of(window, recipe.order)), budget, control);
+        exact.run(target, branching, ranks_of(blurred(order_of(window, order), blur, random_)), budget, control);
     nodes -= std::min(nodes, exact.nodes());
     if (verdict == Verdict::never_fits) return false;
     if (verdict == Verdict::unknown) continue;

@@ -1,5 +1,5 @@
-// Improves a plan that is too large to search as a whole: frees a window of time round a box that ends too high, keeps all
-// else where it is, and plans the window anew with the exact search. Internal to src/plan. One object a thread.
+// Improves a plan that is too large to search as a whole: frees a window of time round a box that ends too high, keeps
+// all else where it is, and plans the window anew with the exact search. Internal to src/plan. One object a thread.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ class Repair {
   // pre: !strip.any_gap.
   Repair(const Strip& strip, std::uint64_t seed) : strip_(strip), random_(seed) {}
 
-  // Works on the boxes of `offsets` that end above `target`, until none is left, `nodes` decisions were made or `control`
-  // stops. The plan stays valid. Larger `effort`: larger windows. `nodes` becomes the decisions made.
-  // True if no box ends above `target` any more.
+  // Works on the boxes of `offsets` that end above `target`, until none is left, `nodes` decisions were made or
+  // `control` stops. The plan stays valid. Larger `effort`: larger windows. `nodes` becomes the decisions made. True if
+  // no box ends above `target` any more.
   bool run(std::vector<Bytes>& offsets, Bytes target, int effort, std::uint64_t& nodes, const Control& control);
 
  private:

@@ -17,9 +17,9 @@ class Skyline {
   // pre: no box of `strip` is fixed.
   explicit Skyline(const Strip& strip);
 
-  // Places all boxes by priority `ranks`. False, with offsets unchanged, if the peak will reach `limit` or `control` stops.
-  // In a valley whose fullest section would end less than `slack` under `target`, only boxes that live in that section are
-  // considered: `slack` < 0 never does so, kAlways always.
+  // Places all boxes by priority `ranks`. False, with offsets unchanged, if the peak will reach `limit` or `control`
+  // stops. In a valley whose fullest section would end less than `slack` under `target`, only boxes that live in that
+  // section are considered: `slack` < 0 never does so, kAlways always.
   bool place(const std::vector<std::int32_t>& ranks, Bytes limit, Bytes target, Bytes slack, const Control& control,
              std::vector<Bytes>& offsets);
   static constexpr Bytes kAlways = INT64_MAX / 2;

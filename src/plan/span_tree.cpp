@@ -125,7 +125,8 @@ SectionTree::SectionTree(std::int32_t sections) {
 
 void SectionTree::reset(const std::vector<Bytes>& values) {
   for (std::size_t i = 0; i < leaves_; ++i) nodes_[leaves_ + i] = {i < values.size() ? values[i] : 0, 0};
-  for (std::size_t node = leaves_; node-- > 1;) nodes_[node] = {std::max(nodes_[2 * node].top, nodes_[2 * node + 1].top), 0};
+  for (std::size_t node = leaves_; node-- > 1;)
+    nodes_[node] = {std::max(nodes_[2 * node].top, nodes_[2 * node + 1].top), 0};
 }
 
 void SectionTree::add(std::int32_t from, std::int32_t to, Bytes value) {
@@ -151,8 +152,8 @@ void SectionTree::add(std::int32_t from, std::int32_t to, Bytes value) {
 }
 
 SectionTree::Top SectionTree::top(std::int32_t from, std::int32_t to) const {
-  // Climbs from both ends. Every node of the range hangs under the path of its end, so what was added to the path above it
-  // can be added on the way up.
+  // Climbs from both ends. Every node of the range hangs under the path of its end, so what was added to the path above
+  // it can be added on the way up.
   struct Side {
     std::size_t path;  // node of the path of this end
     std::size_t best;  // node with the greatest value so far

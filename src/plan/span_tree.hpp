@@ -14,7 +14,8 @@ class SpanTree {
   explicit SpanTree(const Strip& strip);
   // Puts every point back.
   void reset(const std::vector<std::int32_t>& ranks);
-  // The box of least rank with from <= first and last <= to, -1 if there is none. With `section` >= 0 it also lives then.
+  // The box of least rank with from <= first and last <= to, -1 if there is none. With `section` >= 0 it also lives
+  // then.
   std::int32_t best_inside(std::int32_t from, std::int32_t to, std::int32_t section = -1) const;
   void erase(std::int32_t box);
 
@@ -32,10 +33,10 @@ class SpanTree {
 
   static constexpr std::size_t kLeaf = 8;  // boxes a leaf
   const Strip& strip_;
-  std::size_t leaves_ = 1;          // a power of two; node i has children 2i and 2i + 1, leaves begin at leaves_
-  std::vector<std::int32_t> box_;   // boxes by leaf, kLeaf places a leaf, -1: empty
-  std::vector<std::int32_t> place_; // of each box in box_
-  std::vector<std::int32_t> rank_;  // by place; INT32_MAX: taken out or empty
+  std::size_t leaves_ = 1;           // a power of two; node i has children 2i and 2i + 1, leaves begin at leaves_
+  std::vector<std::int32_t> box_;    // boxes by leaf, kLeaf places a leaf, -1: empty
+  std::vector<std::int32_t> place_;  // of each box in box_
+  std::vector<std::int32_t> rank_;   // by place; INT32_MAX: taken out or empty
   std::vector<Node> nodes_;
 };
 

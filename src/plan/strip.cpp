@@ -82,8 +82,8 @@ void compress(std::vector<Life>& lives, Strip& strip) {
   }
 }
 
-// With gaps, sections are the times between two neighbouring begins, ends and edges of gaps: sets of live boxes alone do
-// not say which of their bytes meet.
+// With gaps, sections are the times between two neighbouring begins, ends and edges of gaps: sets of live boxes alone
+// do not say which of their bytes meet.
 void instants(const PlanProblem& problem, const std::vector<Life>& lives, Bytes unit, Strip& strip) {
   std::vector<std::int64_t> times;
   for (const Life& l : lives) {

@@ -1,5 +1,5 @@
-// The geometry the planner works on: a strip of time, cut into sections, in which boxes of given span and height must be
-// stacked without overlap. Built from a problem by compression of time and division by the greatest common unit; the
+// The geometry the planner works on: a strip of time, cut into sections, in which boxes of given span and height must
+// be stacked without overlap. Built from a problem by compression of time and division by the greatest common unit; the
 // searches know nothing else. Internal to src/plan. Plain data: no locking, one writer.
 #pragma once
 
@@ -34,11 +34,12 @@ struct Strip {
   std::vector<std::int32_t> last;
   std::vector<Bytes> size;
   std::vector<Bytes> alignment;
-  std::vector<Bytes> fixed;            // kNoBytes: free
-  std::vector<Bytes> hint;             // kNoBytes: none
-  std::vector<std::int64_t> width;     // length of life in the problem's time, for priorities
-  std::vector<std::int32_t> source;    // index of the buffer in the problem
-  std::vector<std::uint32_t> piece_start;  // empty: no box has gaps. Else pieces of box i: [piece_start[i], piece_start[i + 1])
+  std::vector<Bytes> fixed;          // kNoBytes: free
+  std::vector<Bytes> hint;           // kNoBytes: none
+  std::vector<std::int64_t> width;   // length of life in the problem's time, for priorities
+  std::vector<std::int32_t> source;  // index of the buffer in the problem
+  std::vector<std::uint32_t>
+      piece_start;  // empty: no box has gaps. Else pieces of box i: [piece_start[i], piece_start[i + 1])
   std::vector<Piece> pieces;
   bool any_alignment = false;
   bool any_fixed = false;
@@ -59,8 +60,8 @@ struct Decomposition {
 // pre: check_problem(problem) found no fault.
 Decomposition decompose(const PlanProblem& problem);
 
-// The sections [from, to) of `strip` with the boxes listed in `boxes` (increasing; all live in that time), cut to it. Box
-// boxes[k] is fixed at offsets[boxes[k]] unless free[k]. `source` are indices into `strip`. pre: !strip.any_gap.
+// The sections [from, to) of `strip` with the boxes listed in `boxes` (increasing; all live in that time), cut to it.
+// Box boxes[k] is fixed at offsets[boxes[k]] unless free[k]. `source` are indices into `strip`. pre: !strip.any_gap.
 Strip window_of(const Strip& strip, std::int32_t from, std::int32_t to, const std::vector<std::int32_t>& boxes,
                 const std::vector<char>& free, const std::vector<Bytes>& offsets);
 

@@ -12,9 +12,9 @@
 
 namespace cistern::planner {
 
-// Calls run(task, worker, cancel) for task = 0, 1, ... on up to `threads` workers and returns the lowest task that returned
-// true, `tasks` if none did. Tasks after a success are cancelled, those before it run to their end. An exception in a task
-// is thrown again once all workers have stopped.
+// Calls run(task, worker, cancel) for task = 0, 1, ... on up to `threads` workers and returns the lowest task that
+// returned true, `tasks` if none did. Tasks after a success are cancelled, those before it run to their end. An
+// exception in a task is thrown again once all workers have stopped.
 template <class Run>
 std::size_t first_success(std::size_t tasks, unsigned threads, Run&& run) {
   std::atomic<std::size_t> winner{tasks};

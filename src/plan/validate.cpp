@@ -144,7 +144,7 @@ std::optional<PlanFault> check_problem(const PlanProblem& problem) {
     // size and alignment are at most 2^62 each, so their sum fits once the total does.
     if (b.size + (b.alignment - 1) > kMaxTotal - total) return PlanFault{i, "sizes and alignments sum up beyond 2^62"};
     total += b.size + (b.alignment - 1);
-    if (fixed_end >= kMaxTotal - total) return PlanFault{i, "sizes and fixed offsets sum up beyond 2^62"};
+    if (fixed_end > kMaxTotal - total) return PlanFault{i, "sizes and fixed offsets sum up beyond 2^62"};
   }
   if (!problem.ids.empty()) {
     std::unordered_map<std::string_view, std::size_t> seen;

@@ -45,6 +45,7 @@
     const width = box.clientWidth, height = box.clientHeight;
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
+    Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
     const g = canvas.getContext("2d");
     g.setTransform(scale, 0, 0, scale, 0, 0);
     g.clearRect(0, 0, width, height);
@@ -105,8 +106,11 @@
       canvas.addEventListener("keydown", (event) => this.key(event));
       canvas.addEventListener("blur", () => this.choose(-1));
     }
-    async draw() {
+    async load() {
       if (!this.raster) this.raster = await inflate(this.map.raster);
+    }
+    async draw() {
+      if (!this.raster) await this.load();
       this.image = colour(this.map, this.raster);
       this.paint();
     }
@@ -413,6 +417,8 @@
     }
   }, { rootMargin: "600px" });
   drawings.forEach((drawing) => watcher.observe(drawing.canvas));
+  // Ready before somebody prints: a page that is about to be printed cannot wait.
+  window.addEventListener("load", () => drawings.forEach((drawing) => drawing.load && drawing.load()));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(false));
   let waiting = 0;
   window.addEventListener("resize", () => {
@@ -422,10 +428,12 @@
   // Paper is white whatever the screen is.
   window.addEventListener("beforeprint", () => {
     document.documentElement.dataset.theme = "light";
+    document.documentElement.dataset.printing = "";
     redraw(true);
   });
   window.addEventListener("afterprint", () => {
     delete document.documentElement.dataset.theme;
+    delete document.documentElement.dataset.printing;
     redraw(false);
   });
   // For tests and for printing by programs: everything at once.

@@ -1,3 +1,4 @@
+// Reduces a replayed trace to a picture: curve, raster, outlines, sizes. See picture.hpp.
 #include "report/picture.hpp"
 
 #include <algorithm>
@@ -143,7 +144,8 @@ class Canvas {
   std::vector<float> cover_;
 };
 
-void draw_map(Picture& picture, const Program& program, const Curves& curves, const Axis& axis, const PictureSize& size) {
+void draw_map(Picture& picture, const Program& program, const Curves& curves, const Axis& axis,
+              const PictureSize& size) {
   picture.columns = size.columns;
   picture.rows = size.rows;
   picture.regions = find_regions(curves.lives, size.rows);
@@ -196,7 +198,8 @@ void count_sizes(Picture& picture, const Program& program, const Curves& curves,
   }
   if (!bars.empty()) {  // No holes between the bars.
     const std::uint64_t last = bars.rbegin()->first;
-    for (std::uint64_t from = std::max<std::uint64_t>(bars.begin()->first, 1); from < last; from *= 2) bars[from].from = from;
+    for (std::uint64_t from = std::max<std::uint64_t>(bars.begin()->first, 1); from < last; from *= 2)
+      bars[from].from = from;
   }
   for (const auto& [from, bar] : bars) picture.sizes.push_back(bar);
   for (const auto& [bytes, group] : groups) picture.peak.push_back(group);

@@ -1,5 +1,5 @@
-// Picture: one replayed trace reduced to what a page can show, whatever its length: curves of a fixed number of points, a
-// raster of address space over time, the blocks large enough to be seen on it, sizes, and what was alive at the peak.
+// Picture: one replayed trace reduced to what a page can show, whatever its length: curves of a fixed number of points,
+// a raster of address space over time, the blocks large enough to be seen on it, sizes, and what was alive at the peak.
 // Does not: write HTML. Called by the report and its tests. Plain values; no lock.
 #pragma once
 
@@ -13,8 +13,8 @@
 namespace cistern::report {
 
 // Blocks are coloured by size. Bytes below which a block belongs to the class.
-inline constexpr std::array<std::uint64_t, 5> kClassEnds = {std::uint64_t{64} << 10, std::uint64_t{1} << 20,
-                                                            std::uint64_t{16} << 20, std::uint64_t{128} << 20, UINT64_MAX};
+inline constexpr std::array<std::uint64_t, 5> kClassEnds = {
+    std::uint64_t{64} << 10, std::uint64_t{1} << 20, std::uint64_t{16} << 20, std::uint64_t{128} << 20, UINT64_MAX};
 unsigned size_class(std::uint64_t bytes);
 
 struct PictureSize {

@@ -1,3 +1,4 @@
+// Reads native.json. See recorded.hpp.
 #include "report/recorded.hpp"
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Figures of other allocators that were recorded with the traces (`native.json` beside them): PyTorch's caching allocator
-// on the GPU where the trace was made. Called by the tools. Plain values; no lock.
+// Figures of other allocators that were recorded with the traces (`native.json` beside them): PyTorch's caching
+// allocator on the GPU where the trace was made. Called by the tools. Plain values; no lock.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 namespace cistern::report {
 
 struct RecordedFigure {
-  double ratio = 0;  // Peak reserved / peak live.
+  double ratio = 0;                    // Peak reserved / peak live.
   double ns_first = 0, ns_second = 0;  // An event, on the first and the second pass.
 };
 

@@ -1,3 +1,4 @@
+// The HTML page: text and tables; its data are made in report_data.cpp, its drawings by page.js. See report.hpp.
 #include "report/report.hpp"
 
 #include <fmt/format.h>
@@ -37,7 +38,8 @@ std::string ns_text(double ns) { return ns > 0 ? fmt::format("{:.{}f}", ns, ns <
 
 // "1,234.5 ms" or "event 1,234".
 std::string moment(const Picture& picture, double x) {
-  return picture.by_time ? (x < 10000 ? fmt::format("{:.1f} ms", x) : fmt::format("{:.2f} s", x / 1000)) : fmt::format("event {:.0f}", x);
+  return picture.by_time ? (x < 10000 ? fmt::format("{:.1f} ms", x) : fmt::format("{:.2f} s", x / 1000))
+                         : fmt::format("event {:.0f}", x);
 }
 
 std::string first_allocator(const Document& document) {
@@ -61,19 +63,23 @@ std::string summary(const Document& document) {
     const auto it = document.recorded.find(result.trace);
     if (it != document.recorded.end() && it->second.native.ratio > 0) {
       native.push_back(it->second.native.ratio);
-      saved += it->second.native.ratio * static_cast<double>(result.peak_live) - static_cast<double>(result.peak_reserved);
+      saved +=
+          it->second.native.ratio * static_cast<double>(result.peak_live) - static_cast<double>(result.peak_reserved);
     }
   }
   std::vector<Tile> list;
   list.push_back({"Reserved / live", ratio_text(geomean(ratios)), "geometric mean of the traces"});
-  if (worst != nullptr && ratios.size() > 1) list.push_back({"Worst trace", ratio_text(worst->ratio), clean_utf8(worst->trace)});
+  if (worst != nullptr && ratios.size() > 1)
+    list.push_back({"Worst trace", ratio_text(worst->ratio), clean_utf8(worst->trace)});
   if (saved > 0) {
     list.push_back({"Saved against PyTorch", format_bytes(static_cast<std::uint64_t>(saved)),
                     fmt::format("whose ratio is {:.2f}", geomean(native))});
   }
-  list.push_back({"Time an event", fmt::format("{} ns", ns_text(geomean(later.empty() ? first : later))),
-                  later.empty() ? "first pass" : fmt::format("later passes; {} ns on the first", ns_text(geomean(first)))});
-  list.push_back({"Events replayed", format_count(events), failed == 0 ? "all served" : format_count(failed) + " failed"});
+  list.push_back(
+      {"Time an event", fmt::format("{} ns", ns_text(geomean(later.empty() ? first : later))),
+       later.empty() ? "first pass" : fmt::format("later passes; {} ns on the first", ns_text(geomean(first)))});
+  list.push_back(
+      {"Events replayed", format_count(events), failed == 0 ? "all served" : format_count(failed) + " failed"});
   return tiles(list);
 }
 
@@ -81,33 +87,40 @@ std::string comparison(const Document& document) {
   std::string out =
       "<section id=\"comparison\">\n<h2>Comparison</h2>\n"
       "<p>Peak of reserved memory over peak of live bytes: 1.000 would waste nothing.</p>\n"
-      "<figure><div class=\"chart tall\"><canvas id=\"ratios\" role=\"img\" aria-label=\"Reserved over live, each trace and "
+      "<figure><div class=\"chart tall\"><canvas id=\"ratios\" role=\"img\" aria-label=\"Reserved over live, each "
+      "trace and "
       "allocator\"></canvas></div></figure>\n"
       "<div class=\"scroll\"><table class=\"compare\">\n<thead><tr><th>Allocator</th><th class=\"n\">Ratio</th>"
       "<th class=\"n\">Peak reserved</th><th class=\"n\">ns/event</th><th class=\"n\">later</th>"
-      "<th class=\"n\">Handle operations</th><th class=\"n\">later</th><th class=\"n\">Failed</th></tr></thead>\n<tbody>\n";
+      "<th class=\"n\">Handle operations</th><th class=\"n\">later</th><th "
+      "class=\"n\">Failed</th></tr></thead>\n<tbody>\n";
   std::string previous;
   const auto recorded_row = [&](const char* label, const RecordedFigure& figure, std::uint64_t live) {
     if (figure.ratio <= 0) return;
     out += fmt::format(
         "<tr class=\"recorded\"><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
         "<td class=\"n\">{}</td><td></td><td></td><td></td></tr>\n",
-        label, ratio_text(figure.ratio), format_bytes(static_cast<std::uint64_t>(figure.ratio * static_cast<double>(live))),
-        ns_text(figure.ns_first), ns_text(figure.ns_second));
+        label, ratio_text(figure.ratio),
+        format_bytes(static_cast<std::uint64_t>(figure.ratio * static_cast<double>(live))), ns_text(figure.ns_first),
+        ns_text(figure.ns_second));
   };
   for (std::size_t i = 0; i < document.results.size(); ++i) {
     const trace::ReplayResult& r = document.results[i];
     if (i == 0 || r.trace != previous) {
-      out += fmt::format("<tr class=\"first\"><th colspan=\"8\" scope=\"rowgroup\">{} <span>{} events, {} live at the peak</span></th></tr>\n",
-                         escape_html(r.trace), format_count(r.events), format_bytes(r.peak_live));
+      out += fmt::format(
+          "<tr class=\"first\"><th colspan=\"8\" scope=\"rowgroup\">{} <span>{} events, {} live at the "
+          "peak</span></th></tr>\n",
+          escape_html(r.trace), format_count(r.events), format_bytes(r.peak_live));
     }
     previous = r.trace;
     out += fmt::format(
-        "<tr><td>{}</td><td class=\"n strong\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
+        "<tr><td>{}</td><td class=\"n strong\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td "
+        "class=\"n\">{}</td>"
         "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n{}\">{}</td></tr>\n",
         escape_html(r.allocator), ratio_text(r.ratio), format_bytes(r.peak_reserved), ns_text(r.first_ns_per_event()),
         ns_text(r.later_ns_per_event()), format_count(r.passes.empty() ? 0 : r.passes.front().handle_ops),
-        r.passes.size() > 1 ? format_count(r.later_handle_ops()) : "-", r.failed > 0 ? " bad" : "", format_count(r.failed));
+        r.passes.size() > 1 ? format_count(r.later_handle_ops()) : "-", r.failed > 0 ? " bad" : "",
+        format_count(r.failed));
     if (i + 1 < document.results.size() && document.results[i + 1].trace == r.trace) continue;
     const auto it = document.recorded.find(r.trace);
     if (it == document.recorded.end()) continue;
@@ -117,8 +130,10 @@ std::string comparison(const Document& document) {
   }
   out += "</tbody>\n</table></div>\n";
   if (!document.recorded.empty()) {
-    out += "<p class=\"note\">PyTorch's and cudaMallocAsync's figures were recorded on the GPU where the traces were made; "
-           "their times include the device's driver and compare in kind, not in degree.</p>\n";
+    out +=
+        "<p class=\"note\">PyTorch's and cudaMallocAsync's figures were recorded on the GPU where the traces were "
+        "made; "
+        "their times include the device's driver and compare in kind, not in degree.</p>\n";
   }
   return out + "</section>\n";
 }
@@ -127,7 +142,8 @@ std::string peak_table(const Picture& picture) {
   std::string out = fmt::format(
       "<h3>Biggest at the peak</h3>\n<p class=\"note\">Blocks alive at {}, equal sizes together.</p>\n"
       "<div class=\"scroll\"><table class=\"peak\">\n<thead><tr><th class=\"n\">Size</th><th class=\"n\">Count</th>"
-      "<th class=\"n\">Together</th><th>Share</th><th class=\"n\">First id</th><th class=\"n\">Oldest since</th></tr></thead>\n"
+      "<th class=\"n\">Together</th><th>Share</th><th class=\"n\">First id</th><th class=\"n\">Oldest "
+      "since</th></tr></thead>\n"
       "<tbody>\n",
       moment(picture, picture.peak_x));
   std::uint64_t rest_count = 0, rest_bytes = 0;
@@ -135,8 +151,9 @@ std::string peak_table(const Picture& picture) {
     return picture.peak_live == 0 ? 0.0 : 100.0 * static_cast<double>(bytes) / static_cast<double>(picture.peak_live);
   };
   const auto bar = [&](std::uint64_t bytes) {
-    return fmt::format("<td class=\"share\"><span class=\"bar\" style=\"width:{:.1f}%\"></span><span>{:.1f} %</span></td>",
-                       share(bytes), share(bytes));
+    return fmt::format(
+        "<td class=\"share\"><span class=\"bar\" style=\"width:{:.1f}%\"></span><span>{:.1f} %</span></td>",
+        share(bytes), share(bytes));
   };
   for (std::size_t i = 0; i < picture.peak.size(); ++i) {
     const PeakGroup& group = picture.peak[i];
@@ -152,14 +169,17 @@ std::string peak_table(const Picture& picture) {
         bar(group.bytes * group.count), group.first_id, moment(picture, group.oldest));
   }
   if (rest_count > 0) {
-    out += fmt::format("<tr><td class=\"n\">others</td><td class=\"n\">{}</td><td class=\"n strong\">{}</td>{}<td></td><td></td></tr>\n",
-                       format_count(rest_count), format_bytes(rest_bytes), bar(rest_bytes));
+    out += fmt::format(
+        "<tr><td class=\"n\">others</td><td class=\"n\">{}</td><td class=\"n "
+        "strong\">{}</td>{}<td></td><td></td></tr>\n",
+        format_count(rest_count), format_bytes(rest_bytes), bar(rest_bytes));
   }
   return out + "</tbody></table></div>\n";
 }
 
 std::string trace_section(const Picture& picture, std::size_t index) {
-  std::string out = fmt::format("<section class=\"trace\" id=\"trace-{}\">\n<h2>{}</h2>\n", index, escape_html(picture.name));
+  std::string out =
+      fmt::format("<section class=\"trace\" id=\"trace-{}\">\n<h2>{}</h2>\n", index, escape_html(picture.name));
   const double ratio =
       picture.peak_live == 0 ? 0 : static_cast<double>(picture.peak_reserved) / static_cast<double>(picture.peak_live);
   out += tiles({{"Peak live", format_bytes(picture.peak_live), "at " + moment(picture, picture.peak_x)},
@@ -169,16 +189,20 @@ std::string trace_section(const Picture& picture, std::size_t index) {
                  fmt::format("{} stream{}", picture.streams, picture.streams == 1 ? "" : "s")}});
   const char* axis = picture.by_time ? "time" : "events";
   out += fmt::format(
-      "<figure><figcaption><h3>Memory over {}</h3></figcaption><div class=\"chart\"><canvas id=\"curve-{}\" role=\"img\" "
+      "<figure><figcaption><h3>Memory over {}</h3></figcaption><div class=\"chart\"><canvas id=\"curve-{}\" "
+      "role=\"img\" "
       "aria-label=\"Live, reserved and cached bytes\"></canvas></div></figure>\n",
       axis, index);
   out += fmt::format(
-      "<figure><figcaption><h3>Address space over {}</h3><p class=\"note\">Each block a rectangle: as wide as its life, as "
-      "tall as its bytes. Point at one to see it.</p><ul class=\"legend\">",
+      "<figure><figcaption><h3>Address space over {}</h3><p class=\"note\">Each block a rectangle: as wide as its "
+      "life, as "
+      "tall as its bytes.<span class=\"screen\"> Point at one to see it.</span></p><ul class=\"legend\">",
       axis);
-  for (std::size_t c = 0; c < kClassEnds.size(); ++c) out += fmt::format("<li class=\"c{}\">{}</li>", c, kClassLabels[c]);
+  for (std::size_t c = 0; c < kClassEnds.size(); ++c)
+    out += fmt::format("<li class=\"c{}\">{}</li>", c, kClassLabels[c]);
   out += fmt::format(
-      "</ul></figcaption><div class=\"chart map\"><canvas id=\"map-{}\" role=\"img\" aria-label=\"Address space over {}\" "
+      "</ul></figcaption><div class=\"chart map\"><canvas id=\"map-{}\" role=\"img\" aria-label=\"Address space over "
+      "{}\" "
       "tabindex=\"0\"></canvas><div class=\"tip\" hidden></div></div></figure>\n",
       index, axis);
   out += fmt::format(
@@ -197,7 +221,8 @@ std::string render(const Document& document) {
   out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
   out += "<meta name=\"color-scheme\" content=\"light dark\">\n";
   out += "<link rel=\"icon\" href=\"data:,\">\n";
-  out += fmt::format("<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n", escape_html(document.title), page_style);
+  out +=
+      fmt::format("<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n", escape_html(document.title), page_style);
   out += fmt::format("<header><h1>{}</h1><p>{}</p>", escape_html(document.title), escape_html(document.subtitle));
   if (!document.command.empty()) out += fmt::format("<p><code>{}</code></p>", escape_html(document.command));
   out += "</header>\n<noscript><p class=\"note\">Charts need scripts; the tables do not.</p></noscript>\n<main>\n";

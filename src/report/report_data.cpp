@@ -1,3 +1,4 @@
+// The JSON behind the drawings of the page. See report_data.hpp.
 #include "report/report_data.hpp"
 
 #include <zlib.h>
@@ -40,11 +41,14 @@ json map_data(const Picture& picture) {
   json blocks = json::array();
   for (const Outline& o : picture.outlines) {
     const auto edge = [](float value) { return std::round(static_cast<double>(value) * 10) / 10; };
-    blocks.push_back({edge(o.left), edge(o.right), edge(o.bottom), edge(o.top), rounded(o.born), rounded(o.died), o.bytes,
-                      o.id, o.stream, size_class(o.bytes)});
+    blocks.push_back({edge(o.left), edge(o.right), edge(o.bottom), edge(o.top), rounded(o.born), rounded(o.died),
+                      o.bytes, o.id, o.stream, size_class(o.bytes)});
   }
-  return {{"columns", picture.columns}, {"rows", picture.rows}, {"raster", pack(picture.raster)},
-          {"regions", std::move(regions)}, {"blocks", std::move(blocks)}};
+  return {{"columns", picture.columns},
+          {"rows", picture.rows},
+          {"raster", pack(picture.raster)},
+          {"regions", std::move(regions)},
+          {"blocks", std::move(blocks)}};
 }
 
 // "4 KiB": no digits after the point, as none are needed.
@@ -62,7 +66,10 @@ json size_data(const Picture& picture) {
     bytes.push_back(bar.peak_bytes);
     classes.push_back(size_class(bar.from));
   }
-  return {{"labels", std::move(labels)}, {"counts", std::move(counts)}, {"peak", std::move(bytes)}, {"classes", std::move(classes)}};
+  return {{"labels", std::move(labels)},
+          {"counts", std::move(counts)},
+          {"peak", std::move(bytes)},
+          {"classes", std::move(classes)}};
 }
 
 // Overhead of each allocator on each trace: bars of the comparison chart.
@@ -86,7 +93,7 @@ json ratio_data(const Document& document) {
   for (std::size_t i = 0; i < allocators.size(); ++i) {
     sets.push_back({{"label", clean_utf8(allocators[i])}, {"values", values[i]}, {"recorded", false}});
   }
-  const auto recorded = [&](const char* label, RecordedFigure Recorded::* figure) {
+  const auto recorded = [&](const char* label, RecordedFigure Recorded::*figure) {
     json row = json::array();
     bool any = false;
     for (const std::string& trace : traces) {
@@ -123,7 +130,8 @@ std::string page_data(const Document& document) {
   }
   json labels = json::array();
   for (const char* label : kClassLabels) labels.push_back(label);
-  const json data = {{"ratios", ratio_data(document)}, {"pictures", std::move(pictures)}, {"classes", std::move(labels)}};
+  const json data = {
+      {"ratios", ratio_data(document)}, {"pictures", std::move(pictures)}, {"classes", std::move(labels)}};
   return script_safe(data.dump());
 }
 

@@ -1,3 +1,4 @@
+// Formatting and escaping. See text.hpp.
 #include "report/text.hpp"
 
 #include <fmt/format.h>
@@ -87,12 +88,18 @@ std::string escape_html(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for_each_character(text, [&](std::string_view c) {
-    if (c == "&") out += "&amp;";
-    else if (c == "<") out += "&lt;";
-    else if (c == ">") out += "&gt;";
-    else if (c == "\"") out += "&quot;";
-    else if (c == "'") out += "&#39;";
-    else out += c;
+    if (c == "&")
+      out += "&amp;";
+    else if (c == "<")
+      out += "&lt;";
+    else if (c == ">")
+      out += "&gt;";
+    else if (c == "\"")
+      out += "&quot;";
+    else if (c == "'")
+      out += "&#39;";
+    else
+      out += c;
   });
   return out;
 }
@@ -105,7 +112,8 @@ std::string clean_utf8(std::string_view text) {
 }
 
 std::string script_safe(std::string json) {
-  for (std::size_t at = json.find('<'); at != std::string::npos; at = json.find('<', at)) json.replace(at, 1, "\\u003c");
+  for (std::size_t at = json.find('<'); at != std::string::npos; at = json.find('<', at))
+    json.replace(at, 1, "\\u003c");
   return json;
 }
 

@@ -1,5 +1,5 @@
-// Replay targets over the library's own allocator: `cistern` asks it directly, `pool` through an arena pool for each stream.
-// make_target() and unavailable() are here too: this is the file that knows which policy runs where.
+// Replay targets over the library's own allocator: `cistern` asks it directly, `pool` through an arena pool for each
+// stream. make_target() and unavailable() are here too: this is the file that knows which policy runs where.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +7,10 @@
 #include <utility>
 
 #include "allocator/device_allocator.hpp"
+#include "allocator/registry.hpp"
 #include "cistern/buffer_pool.hpp"
 #include "cistern/error.hpp"
-#include "drivers/cpu/cpu_driver.hpp"
+#include "drivers/metal/metal_driver.hpp"
 #include "drivers/model/model_driver.hpp"
 #include "trace/replay_target.hpp"
 #include "trace/whole_buffers.hpp"
@@ -29,16 +30,35 @@ struct FreshDevice {
       auto made = drivers::make_model_driver(config);
       model = made.get();
       driver = std::move(made);
+    } else if (options.device.type == DeviceType::metal) {
+      std::string why;
+      driver = drivers::make_metal_driver(options.device.index, drivers::metal_config_from_environment(), &why);
+      if (driver == nullptr) throw invalid_argument(why);
     } else {
-      driver = drivers::make_cpu_driver();
+      driver = allocation::make_driver(options.device);
+      if (driver == nullptr)
+        throw invalid_argument(fmt::format("device {} cannot be used", cistern::to_string(options.device)));
     }
+    reachable = model == nullptr && driver->capabilities().host_accessible;
+    host_accessible =
+        model == nullptr && driver->capabilities().host_accessible && !driver->capabilities().block_objects;
     allocator = std::make_unique<DeviceAllocator>(options.device, std::move(driver));
     if (options.limit != 0) allocator->set_memory_limit(options.limit);
+    // What residency costs is to be seen in the count of calls.
+    if (const auto& c = allocator->driver().capabilities(); c.residency)
+      allocator->set_wired_limit(c.recommended_working_set);
     for (const std::uint64_t number : program.streams) {
-      // The default stream is null; another keeps the number that the trace gave it.
-      streams.push_back(allocator->stream(reinterpret_cast<void*>(number)));
+      // The default stream is null; another keeps the number that the trace gave it, or is made.
+      void* made = number == 0 ? nullptr : allocator->driver().make_stream();
+      if (made != nullptr) made_streams.push_back(made);
+      streams.push_back(allocator->stream(made != nullptr ? made : reinterpret_cast<void*>(number)));
     }
   }
+  ~FreshDevice() {
+    for (void* const stream : made_streams) allocator->driver().drop_stream(stream);
+  }
+  FreshDevice(const FreshDevice&) = delete;
+  FreshDevice& operator=(const FreshDevice&) = delete;
 
   TargetFigures figures(std::uint64_t idle) const {
     const Stats stats = allocator->stats();
@@ -61,23 +81,39 @@ struct FreshDevice {
   }
 
   drivers::ModelDriver* model = nullptr;
+  bool host_accessible = false;
+  bool reachable = false;  // The host can follow addresses.
   std::unique_ptr<DeviceAllocator> allocator;
   std::vector<Stream> streams;
+  std::vector<void*> made_streams;
 };
 
 // What both policies do with the model device's clock and work, and with the CPU's pages.
 class DeviceMemory {
  public:
   explicit DeviceMemory(FreshDevice& device) : device_(device) {}
-  void advance(std::uint64_t time_us) { device_.model->advance_to(static_cast<double>(time_us)); }
+  // A program that frees in the order of a stream made that stream wait for the others' use of the block.
+  void join(std::uint16_t stream) {
+    if (device_.model == nullptr) return;
+    for (const Stream& other : device_.streams) {
+      drivers::Event event = drivers::Event::none;
+      if (other == device_.streams[stream] || device_.model->record(other.native(), event) != drivers::Status::ok)
+        continue;
+      device_.model->wait(device_.streams[stream].native(), event);
+      device_.model->release(event);
+    }
+  }
+  void advance(std::uint64_t time_us) {
+    if (device_.model != nullptr) device_.model->advance_to(static_cast<double>(time_us));
+  }
 
  protected:
   // The block is used by its stream from here on: pages are written, or work is submitted.
   void use(std::uint64_t address, std::uint64_t bytes, std::uint16_t stream) {
     if (bytes == 0 || address == 0) return;
-    if (device_.model == nullptr) {
+    if (device_.reachable) {
       touch_pages(reinterpret_cast<void*>(address), bytes);
-    } else {
+    } else if (device_.model != nullptr) {
       device_.model->touch(device_.streams[stream].native(), address, bytes);
     }
   }
@@ -94,7 +130,8 @@ template <bool kHost>
 class AllocatorMemory : public DeviceMemory {
  public:
   using Handle = Buffer;
-  explicit AllocatorMemory(FreshDevice& device) : DeviceMemory(device), allocator_(*device.allocator), streams_(device.streams.data()) {}
+  explicit AllocatorMemory(FreshDevice& device)
+      : DeviceMemory(device), allocator_(*device.allocator), streams_(device.streams.data()) {}
 
   Buffer allocate(std::uint64_t bytes, std::uint16_t stream) {
     if constexpr (kHost) return allocator_.malloc(bytes);
@@ -106,10 +143,12 @@ class AllocatorMemory : public DeviceMemory {
     allocator_.free(buffer, streams_[stream]);
   }
   std::uint64_t address(const Buffer& buffer) const {
-    return buffer && buffer.size() > 0 ? reinterpret_cast<std::uint64_t>(buffer.ptr()) + buffer.offset() : 0;
+    return buffer && buffer.size() > 0 ? allocation::address_of(buffer.block()) : 0;
   }
   void touch(const Buffer& buffer, std::uint64_t bytes, std::uint16_t stream) { use(address(buffer), bytes, stream); }
-  void leave(const Buffer& buffer, std::uint64_t bytes, std::uint16_t stream) { use_last(address(buffer), bytes, stream); }
+  void leave(const Buffer& buffer, std::uint64_t bytes, std::uint16_t stream) {
+    use_last(address(buffer), bytes, stream);
+  }
   std::uint64_t idle() const { return 0; }
   std::vector<std::string> check() const { return {}; }
 
@@ -127,7 +166,8 @@ class PoolMemory : public DeviceMemory {
  public:
   using Handle = PoolHandle;
   explicit PoolMemory(FreshDevice& device) : DeviceMemory(device) {
-    for (const Stream& stream : device.streams) pools_.push_back(std::make_unique<BufferPool>(*device.allocator, stream));
+    for (const Stream& stream : device.streams)
+      pools_.push_back(std::make_unique<BufferPool>(*device.allocator, stream));
   }
 
   PoolHandle allocate(std::uint64_t bytes, std::uint16_t stream) {
@@ -138,11 +178,14 @@ class PoolMemory : public DeviceMemory {
   }
   void free_on(PoolHandle& handle, std::uint16_t) { free(handle); }
   std::uint64_t address(const PoolHandle& handle) const {
-    const Buffer plain = handle.buffer.buffer();
-    return handle.buffer.byte_len() > 0 ? reinterpret_cast<std::uint64_t>(plain.ptr()) + plain.offset() : 0;
+    return handle.buffer.byte_len() > 0 ? allocation::address_of(handle.buffer.buffer().block()) : 0;
   }
-  void touch(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) { use(address(handle), bytes, stream); }
-  void leave(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) { use_last(address(handle), bytes, stream); }
+  void touch(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) {
+    use(address(handle), bytes, stream);
+  }
+  void leave(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) {
+    use_last(address(handle), bytes, stream);
+  }
   std::uint64_t idle() const {
     std::uint64_t sum = 0;
     for (const auto& pool : pools_) sum += pool->free_bytes();
@@ -164,7 +207,8 @@ template <class Memory>
 class AllocatorTarget final : public LaneTarget<Memory> {
  public:
   AllocatorTarget(const TargetOptions& options, const Program& program) : device_(options, program) {
-    for (unsigned lane = 0; lane < options.lanes; ++lane) this->add_lane(std::make_unique<Memory>(device_), program.slots);
+    for (unsigned lane = 0; lane < options.lanes; ++lane)
+      this->add_lane(std::make_unique<Memory>(device_), program.slots);
   }
   ~AllocatorTarget() override { this->clear_lanes(); }
 
@@ -175,7 +219,7 @@ class AllocatorTarget final : public LaneTarget<Memory> {
     return device_.figures(idle);
   }
   std::uint64_t alignment() const override { return device_.allocator->driver().capabilities().alignment; }
-  bool host_accessible() const override { return device_.model == nullptr; }
+  bool host_accessible() const override { return device_.reachable; }
   bool accounts_for_memory() const override { return true; }
   std::vector<std::string> check_invariants() const override {
     std::vector<std::string> out = device_.check();
@@ -195,8 +239,10 @@ std::string unavailable(Policy policy, Device device) {
   const std::string name = cistern::to_string(device);
   if (!is_available(device)) return fmt::format("device {} is not available here", name);
   if (policy == Policy::planned) return "allocator planned is not part of this build";
-  const bool known = device.type == DeviceType::cpu || device.type == DeviceType::model;
-  if (!known) return fmt::format("allocator {} does not run on device {}; expected cpu or model", to_string(policy), name);
+  const bool whole = policy == Policy::system || policy == Policy::buffer_cache;
+  if (whole && device.type != DeviceType::cpu && device.type != DeviceType::model) {
+    return fmt::format("allocator {} does not run on device {}; expected cpu or model", to_string(policy), name);
+  }
   return {};
 }
 
@@ -212,7 +258,8 @@ std::unique_ptr<Target> make_target(const TargetOptions& options, const Program&
     case Policy::planned:
       break;
   }
-  if (options.device.type == DeviceType::cpu) return std::make_unique<AllocatorTarget<AllocatorMemory<true>>>(options, program);
+  if (options.device.type == DeviceType::cpu)
+    return std::make_unique<AllocatorTarget<AllocatorMemory<true>>>(options, program);
   return std::make_unique<AllocatorTarget<AllocatorMemory<false>>>(options, program);
 }
 

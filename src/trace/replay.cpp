@@ -1,3 +1,4 @@
+// The replay engine: timed passes, the checking replay, the drawing replay. See replay.hpp.
 #include "trace/replay.hpp"
 
 #include <fmt/format.h>
@@ -17,10 +18,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kWholeBytes = std::uint64_t{8} << 30;  // Of large blocks that a check writes whole: seconds.
-constexpr double kResidentTolerance = 0.03;                     // Of reserved memory.
+constexpr std::uint64_t kWholeBytes = std::uint64_t{8} << 30;     // Of large blocks that a check writes whole: seconds.
+constexpr double kResidentTolerance = 0.03;                       // Of reserved memory.
 constexpr std::uint64_t kResidentSlack = std::uint64_t{4} << 20;  // Descriptors, thread stacks.
-constexpr unsigned kCheckPasses = 2;                            // Fresh memory, then used memory.
+constexpr unsigned kCheckPasses = 2;                              // Fresh memory, then used memory.
 constexpr std::size_t kProgressOps = 256;
 
 constexpr std::array<std::string_view, 5> kPolicyNames = {"cistern", "pool", "planned", "buffer-cache", "system"};
@@ -38,7 +39,8 @@ TargetOptions target_options(const Program& program, const ReplayOptions& option
 }
 
 // Difference of two readings of counters that only grow.
-PassFigures pass_figures(const TargetFigures& before, const TargetFigures& after, double seconds, std::uint64_t failed) {
+PassFigures pass_figures(const TargetFigures& before, const TargetFigures& after, double seconds,
+                         std::uint64_t failed) {
   PassFigures pass;
   pass.seconds = seconds;
   pass.driver_calls = after.driver_calls - before.driver_calls;
@@ -253,7 +255,8 @@ class Engine {
         *target, 0,
         [&](const Op& op, std::size_t index, std::uint64_t address) {
           life_of[op.slot] = static_cast<std::uint32_t>(curves->lives.size());
-          curves->lives.push_back({address, op.bytes, program_.ids[index], static_cast<std::uint32_t>(index), end, op.stream});
+          curves->lives.push_back(
+              {address, op.bytes, program_.ids[index], static_cast<std::uint32_t>(index), end, op.stream});
           live += op.bytes;
         },
         [&](const Op& op, std::size_t index) {
@@ -309,7 +312,8 @@ std::uint64_t ReplayResult::later_handle_ops() const {
 }
 
 ReplayResult replay(const Program& program, const ReplayOptions& options) {
-  if (options.repeat == 0 || options.threads == 0) throw invalid_argument("a replay needs at least one pass and one thread");
+  if (options.repeat == 0 || options.threads == 0)
+    throw invalid_argument("a replay needs at least one pass and one thread");
   if (const std::string why = unavailable(options.policy, options.device); !why.empty()) throw invalid_argument(why);
   return Engine(program, options).run();
 }

@@ -1,7 +1,7 @@
-// Replay: runs a program (a compiled trace) through a memory policy on a device and says what it cost in time and memory.
-// Each replay builds its own allocator, so figures start at zero and nothing is shared with the process's global ones.
-// Does not: read files, print, draw. Called by the tools and benchmarks.
-// A replay starts its own threads; two replays must not run at the same time (they would disturb each other's figures).
+// Replay: runs a program (a compiled trace) through a memory policy on a device and says what it cost in time and
+// memory. Each replay builds its own allocator, so figures start at zero and nothing is shared with the process's
+// global ones. Does not: read files, print, draw. Called by the tools and benchmarks. A replay starts its own threads;
+// two replays must not run at the same time (they would disturb each other's figures).
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ struct MemoryLimit {
 struct ReplayOptions {
   Policy policy = Policy::cistern;
   Device device;
-  bool touch = false;        // Write to every page of every block (CPU), or submit work on it (model; always with a lag).
-  bool check = false;        // An additional replay that verifies everything; see CheckResult.
-  bool curves = false;       // An additional replay that records curves.
+  bool touch = false;   // Write to every page of every block (CPU), or submit work on it (model; always with a lag).
+  bool check = false;   // An additional replay that verifies everything; see CheckResult.
+  bool curves = false;  // An additional replay that records curves.
   std::optional<MemoryLimit> limit;
   std::uint64_t lag_us = 0;  // The model device runs this much behind the trace's clock.
   unsigned threads = 1;      // Each replays the whole program, on one allocator.
@@ -60,10 +60,10 @@ struct PassFigures {
 };
 
 struct CheckResult {
-  std::uint64_t blocks = 0;            // Verified on free.
+  std::uint64_t blocks = 0;  // Verified on free.
   std::uint64_t bytes_verified = 0;
   std::uint64_t faults = 0;
-  std::vector<std::string> messages;   // The first few faults.
+  std::vector<std::string> messages;  // The first few faults.
   // Growth of the process's resident memory at the peak of reserved memory, when it can be read (CPU with --touch).
   std::optional<std::uint64_t> resident;
   std::uint64_t resident_reserved = 0;  // What the allocator said it had reserved then.
@@ -81,7 +81,7 @@ struct ReplayResult {
   std::uint64_t handle_ops = 0;
   double handle_seconds = 0;
   std::uint64_t failed = 0;
-  std::uint64_t limit = 0;  // Bytes; 0 without one.
+  std::uint64_t limit = 0;      // Bytes; 0 without one.
   double duration_seconds = 0;  // Of the recording.
   std::vector<PassFigures> passes;
   std::optional<CheckResult> check;
@@ -90,7 +90,7 @@ struct ReplayResult {
 
   bool ok() const { return failed == 0 && (!check || check->faults == 0); }
   double first_ns_per_event() const;
-  double later_ns_per_event() const;  // Mean of the passes after the first; 0 without any.
+  double later_ns_per_event() const;       // Mean of the passes after the first; 0 without any.
   std::uint64_t later_handle_ops() const;  // The most in one pass after the first.
 };
 

@@ -1,3 +1,4 @@
+// Patterns, overlaps, resident memory. See replay_check.hpp.
 #include "trace/replay_check.hpp"
 
 #include <fmt/format.h>
@@ -130,7 +131,8 @@ void BlockChecker::allocated(const Op& op, std::uint64_t id, std::uint64_t addre
     live.bytes = 0;
     return;
   }
-  if (address % alignment_ != 0) fault(fmt::format("block {}: {:#x} is not aligned to {} bytes", id, address, alignment_));
+  if (address % alignment_ != 0)
+    fault(fmt::format("block {}: {:#x} is not aligned to {} bytes", id, address, alignment_));
   const std::uint64_t end = address + op.bytes;
   const auto next = ranges_.upper_bound(address);
   const Range* other = nullptr;
@@ -154,7 +156,8 @@ void BlockChecker::freeing(const Op& op, std::uint64_t id) {
   ranges_.erase(live.address);
   if (!writable_) return;
   if (const auto at = pattern_.verify(reinterpret_cast<const void*>(live.address), live.bytes, live.mark)) {
-    fault(fmt::format("block {}: of {} bytes at {:#x}, the bytes from {} on are not as written", id, live.bytes, live.address, *at));
+    fault(fmt::format("block {}: of {} bytes at {:#x}, the bytes from {} on are not as written", id, live.bytes,
+                      live.address, *at));
   }
 }
 

@@ -1,6 +1,6 @@
-// What `replay --check` watches: live blocks never overlap, every byte stays as written until the block is freed, and the
-// process's resident memory grows by what the allocator says it has reserved.
-// Does not: allocate from the memory under test. Called by the replay engine on one thread. No lock.
+// What `replay --check` watches: live blocks never overlap, every byte stays as written until the block is freed, and
+// the process's resident memory grows by what the allocator says it has reserved. Does not: allocate from the memory
+// under test. Called by the replay engine on one thread. No lock.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ std::optional<std::uint64_t> resident_bytes();
 //   |#######|#---|#---|#---|...|#---|#######|      # written    - left alone
 //    edge     one line in every page     edge
 //
-// Small blocks are written whole, and large ones too while `whole_bytes` of them lasts; then large ones get both edges and
-// a line in each page, which is enough to see any page that was moved, dropped, cleared or given to somebody else.
+// Small blocks are written whole, and large ones too while `whole_bytes` of them lasts; then large ones get both edges
+// and a line in each page, which is enough to see any page that was moved, dropped, cleared or given to somebody else.
 class Pattern {
  public:
   static constexpr std::uint64_t kSmall = std::uint64_t{64} << 10;

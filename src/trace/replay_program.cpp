@@ -1,3 +1,4 @@
+// Compiles a trace. See replay_program.hpp.
 #include "trace/replay_program.hpp"
 
 #include <algorithm>
@@ -50,7 +51,8 @@ Program compile(const Trace& trace, const std::string& path) {
     program.ids.push_back(trace.original_ids.empty() ? event.id : trace.original_ids[event.id]);
   }
   for (const Live& block : blocks) {
-    if (block.alive) program.tail.push_back({.bytes = 0, .slot = block.slot, .stream = block.stream, .kind = OpKind::free});
+    if (block.alive)
+      program.tail.push_back({.bytes = 0, .slot = block.slot, .stream = block.stream, .kind = OpKind::free});
   }
   return program;
 }

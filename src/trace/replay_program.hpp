@@ -1,7 +1,7 @@
-// Program: a trace made ready to be replayed as fast as it can be: events of 16 bytes, blocks named by dense slots that are
-// used again (so the table of handles stays in the cache), what is alive at the end listed in id order.
-// Curves: what one untimed replay saw, for drawings.
-// Does not: allocate memory, know allocators. Called by the replay engine, the report and the tools. Plain values; no lock.
+// Program: a trace made ready to be replayed as fast as it can be: events of 16 bytes, blocks named by dense slots that
+// are used again (so the table of handles stays in the cache), what is alive at the end listed in id order. Curves:
+// what one untimed replay saw, for drawings. Does not: allocate memory, know allocators. Called by the replay engine,
+// the report and the tools. Plain values; no lock.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ enum class OpKind : std::uint8_t {
 };
 
 struct Op {
-  std::uint64_t bytes = 0;  // Asked for; of a free as well.
-  std::uint32_t slot = 0;   // Index into the table of handles.
+  std::uint64_t bytes = 0;   // Asked for; of a free as well.
+  std::uint32_t slot = 0;    // Index into the table of handles.
   std::uint16_t stream = 0;  // Index into Program::streams.
   OpKind kind = OpKind::allocate;
 };

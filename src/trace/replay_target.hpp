@@ -1,8 +1,7 @@
-// Target: one memory policy on one device, as the replay engine drives it; and the timed loop, which is made for each policy
-// anew so that nothing but allocate and free is in it.
-// Does not: measure (the engine does), check, know traces' files. Called by the replay engine.
-// Locking: run() may be called on several threads at once, each with its own lane; everything else by one thread while no
-// run() is going on.
+// Target: one memory policy on one device, as the replay engine drives it; and the timed loop, which is made for each
+// policy anew so that nothing but allocate and free is in it. Does not: measure (the engine does), check, know traces'
+// files. Called by the replay engine. Locking: run() may be called on several threads at once, each with its own lane;
+// everything else by one thread while no run() is going on.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +16,15 @@
 namespace cistern::trace {
 
 struct TargetFigures {
-  std::uint64_t reserved = 0, peak_reserved = 0;  // Bytes; the peak is since start_pass().
-  std::uint64_t active = 0;                       // Bytes in live blocks, roundings included.
+  std::uint64_t reserved = 0, peak_reserved = 0;   // Bytes; the peak is since start_pass().
+  std::uint64_t active = 0;                        // Bytes in live blocks, roundings included.
   std::uint64_t driver_calls = 0, handle_ops = 0;  // Since the start.
   double handle_seconds = 0;
 };
 
 struct RunMode {
   bool touch = false;
-  bool clocked = false;      // Tell the device the trace's time before each op.
+  bool clocked = false;       // Tell the device the trace's time before each op.
   std::uint64_t base_us = 0;  // Added to the trace's times: passes follow each other.
 };
 
@@ -42,12 +41,13 @@ class Target {
   // Frees what the trace left alive.
   virtual void drain(unsigned lane, const Program& program) = 0;
 
-  // One op at a time, on lane 0. allocate() returns the address, 0 for an empty block, and throws what the policy throws.
+  // One op at a time, on lane 0. allocate() returns the address, 0 for an empty block, and throws what the policy
+  // throws.
   virtual std::uint64_t allocate(const Op& op) = 0;
   virtual void free(const Op& op) = 0;
   virtual void advance(std::uint64_t time_us) = 0;
   virtual void touch(const Op& op) = 0;
-  virtual void leave(const Op& op) = 0;
+  virtual void leave(const Op& op) = 0;  // Of any free.
 
   virtual void start_pass() = 0;
   virtual TargetFigures figures() const = 0;
@@ -83,6 +83,7 @@ inline void touch_pages(void* at, std::uint64_t bytes) {
 //   address(Handle) const, advance(time_us)
 //   touch(Handle, bytes, stream)        after allocate, when touching was asked for
 //   leave(Handle, bytes, stream)        before free, likewise: the last use
+//   join(stream)                        before free_on, likewise: the program made the stream wait for the others
 // and is driven by one thread at a time.
 template <class Memory, bool kTouch, bool kClocked>
 RunOutcome run_ops(Memory& memory, typename Memory::Handle* handles, const Program& program, std::uint64_t base_us) {
@@ -102,6 +103,7 @@ RunOutcome run_ops(Memory& memory, typename Memory::Handle* handles, const Progr
           if constexpr (kTouch) memory.leave(handle, op->bytes, op->stream);
           memory.free(handle);
         } else {
+          if constexpr (kTouch) memory.join(op->stream);
           memory.free_on(handle, op->stream);
         }
       }
@@ -158,7 +160,14 @@ class LaneTarget : public Target {
   }
   void advance(std::uint64_t time_us) override { lanes_[0].memory->advance(time_us); }
   void touch(const Op& op) override { lanes_[0].memory->touch(lanes_[0].handles[op.slot], op.bytes, op.stream); }
-  void leave(const Op& op) override { lanes_[0].memory->leave(lanes_[0].handles[op.slot], op.bytes, op.stream); }
+  void leave(const Op& op) override {
+    Lane& lane = lanes_[0];
+    if (op.kind == OpKind::free_on) {
+      lane.memory->join(op.stream);
+    } else {
+      lane.memory->leave(lane.handles[op.slot], op.bytes, op.stream);
+    }
+  }
 
  protected:
   void add_lane(std::unique_ptr<Memory> memory, std::uint32_t slots) {

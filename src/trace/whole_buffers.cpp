@@ -1,3 +1,4 @@
+// The policies `system` and `buffer-cache`. See whole_buffers.hpp.
 #include "trace/whole_buffers.hpp"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "cistern/error.hpp"
 #include "core/buffer_cache.hpp"
 #include "core/units.hpp"
+#include "drivers/metal/metal_driver.hpp"
 #include "drivers/model/model_driver.hpp"
 
 namespace cistern::trace {
@@ -25,7 +27,8 @@ struct WholeHandle {
 };
 
 [[noreturn]] void refuse(std::size_t bytes, std::uint64_t held, std::uint64_t limit) {
-  throw out_of_memory(fmt::format("{} bytes were asked for; {} are held, the limit is {}", bytes, held, limit), bytes, limit);
+  throw out_of_memory(fmt::format("{} bytes were asked for; {} are held, the limit is {}", bytes, held, limit), bytes,
+                      limit);
 }
 
 // What both policies have in common.
@@ -37,6 +40,7 @@ class WholeMemory {
     if (real_) touch_pages(handle.buffer, bytes);
   }
   void leave(const Handle&, std::uint64_t, std::uint16_t) const {}
+  void join(std::uint16_t) const {}
   void advance(std::uint64_t) const {}
 
  protected:
@@ -117,12 +121,14 @@ template <class State, class Memory>
 class WholeTarget final : public LaneTarget<Memory> {
  public:
   WholeTarget(const TargetOptions& options, const Program& program) : state_(options) {
-    for (unsigned lane = 0; lane < options.lanes; ++lane) this->add_lane(std::make_unique<Memory>(state_), program.slots);
+    for (unsigned lane = 0; lane < options.lanes; ++lane)
+      this->add_lane(std::make_unique<Memory>(state_), program.slots);
   }
   void start_pass() override { state_.source.reset_peak(); }
   TargetFigures figures() const override {
     const WholeSource& source = state_.source;
-    return {source.held(), source.peak(), state_.active(), source.driver_calls(), source.operations(), source.seconds()};
+    return {source.held(),         source.peak(),       state_.active(),
+            source.driver_calls(), source.operations(), source.seconds()};
   }
   std::uint64_t alignment() const override { return state_.source.alignment(); }
   bool host_accessible() const override { return state_.source.host_accessible(); }
@@ -136,16 +142,33 @@ class WholeTarget final : public LaneTarget<Memory> {
 }  // namespace
 
 WholeSource::WholeSource(Device device, std::uint64_t limit)
-    : real_(device.type == DeviceType::cpu),
+    : real_(device.type != DeviceType::model),
       limit_(limit != 0 || real_ ? limit : kModelMemory),
-      next_address_(kModelBase) {}
+      next_address_(kModelBase) {
+  if (device.type != DeviceType::metal) return;
+  drivers::MetalConfig config;
+  config.memory = drivers::MetalMemory::whole_buffers;
+  std::string why;
+  driver_ = drivers::make_metal_driver(device.index, config, &why);
+  if (driver_ == nullptr) throw invalid_argument(why);
+  if (driver_->capabilities().residency) driver_->set_wired_limit(driver_->capabilities().recommended_working_set);
+}
+
+void* WholeSource::take_memory(std::size_t bytes) noexcept {
+  if (driver_ == nullptr) return std::aligned_alloc(kCpuAlignment, bytes);
+  const std::lock_guard lock(driver_mutex_);
+  void* buffer = nullptr;
+  if (driver_->allocate_host(drivers::HostKind::unified, bytes, buffer) != drivers::Status::ok) return nullptr;
+  driver_->commit_residency();
+  return buffer;
+}
 
 void* WholeSource::take(std::size_t bytes) noexcept {
   const std::uint64_t rounded = core::align_up(bytes, alignment());
   const std::uint64_t held = held_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   void* buffer = nullptr;
   if (limit_ == 0 || held <= limit_) {
-    buffer = real_ ? std::aligned_alloc(kCpuAlignment, rounded)
+    buffer = real_ ? take_memory(rounded)
                    : reinterpret_cast<void*>(next_address_.fetch_add(rounded, std::memory_order_relaxed));
   }
   if (buffer == nullptr) {
@@ -160,12 +183,19 @@ void* WholeSource::take(std::size_t bytes) noexcept {
 }
 
 void WholeSource::give(void* buffer, std::size_t bytes) noexcept {
-  if (real_) std::free(buffer);
+  if (driver_ != nullptr) {
+    const std::lock_guard lock(driver_mutex_);
+    driver_->free_host(drivers::HostKind::unified, buffer, bytes);
+    driver_->commit_residency();
+  } else if (real_) {
+    std::free(buffer);
+  }
   given_.fetch_add(1, std::memory_order_relaxed);
   held_.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
 std::uint64_t WholeSource::driver_calls() const {
+  if (driver_ != nullptr) return driver_->calls();
   const std::uint64_t taken = taken_.load(std::memory_order_relaxed), given = given_.load(std::memory_order_relaxed);
   return real_ ? taken + given : 3 * taken + 2 * given;  // Create, map, set access; unmap, release.
 }
@@ -177,14 +207,16 @@ std::uint64_t WholeSource::operations() const {
 double WholeSource::seconds() const {
   if (real_) return 0;
   const drivers::ModelPrices prices;
-  return 1e-6 * (static_cast<double>(taken_.load(std::memory_order_relaxed)) * (prices.create + prices.map + prices.set_access) +
+  return 1e-6 * (static_cast<double>(taken_.load(std::memory_order_relaxed)) *
+                     (prices.create + prices.map + prices.set_access) +
                  static_cast<double>(given_.load(std::memory_order_relaxed)) * (prices.unmap + prices.release));
 }
 
 std::uint64_t WholeSource::alignment() const { return real_ ? kCpuAlignment : kModelAlignment; }
 
 std::unique_ptr<Target> make_whole_target(const TargetOptions& options, const Program& program) {
-  if (options.policy == Policy::system) return std::make_unique<WholeTarget<SystemState, SystemMemory>>(options, program);
+  if (options.policy == Policy::system)
+    return std::make_unique<WholeTarget<SystemState, SystemMemory>>(options, program);
   return std::make_unique<WholeTarget<CacheState, CacheMemory>>(options, program);
 }
 

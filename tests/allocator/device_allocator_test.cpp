@@ -216,7 +216,9 @@ TEST_P(RandomOperations, AgreeWithASimpleModel) {
       } else {
         a->free(b);
       }
-      if (random() % 64 == 0) EXPECT_THROW(a->free(b), invalid_argument);
+      if (random() % 64 == 0) {
+        EXPECT_THROW(a->free(b), invalid_argument);
+      }
     }
     if (random() % 2000 == 0) a->clear_cache();
     ASSERT_EQ(a->stats().active, active);

@@ -54,7 +54,8 @@ TEST(Options, PoisonOnFreeOverwrites) {
   const MemoryOptions previous = a->set_options({});
   EXPECT_TRUE(previous.poison_on_free);
   const Buffer again = a->malloc(64);
-  std::memset(again.ptr(), 7, 64);
+  bytes = static_cast<unsigned char*>(again.ptr());
+  std::memset(bytes, 7, 64);
   a->free(again);
   EXPECT_EQ(bytes[63], 7);
   expect_sound(*a);

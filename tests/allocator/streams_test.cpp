@@ -160,9 +160,9 @@ TEST(Streams, DeviceMemoryMovesToTheHostOnDemand) {
     m->free(b);
     EXPECT_THROW(m->free(copy), invalid_argument);
     expect_sound(*m);
-    const Buffer next = m->malloc(bytes, s);
-    EXPECT_EQ(next.ptr(), before);
-    m->free(next);
+    EXPECT_EQ(m->stats().active, 0U);
+    m->clear_cache();
+    EXPECT_EQ(m->stats().reserved, 0U);
   }
 }
 
@@ -182,7 +182,6 @@ TEST(Streams, RandomWorkOnSeveralStreamsBreaksNoRule) {
     };
     std::vector<Live> live;
     for (int step = 0; step < 6000; ++step) {
-      if (!m.allocator->device().index) break;
       if (live.size() < 60 && random() % 2 == 0) {
         const std::size_t home = random() % streams.size();
         const std::size_t bytes = 1 + random() % (std::size_t{1} << (8 + random() % 14));
@@ -217,7 +216,6 @@ TEST_P(Segments, BlocksLiveInSegments) {
   drivers::ModelConfig config;
   config.virtual_memory = false;
   config.block_objects = GetParam();
-  config.max_objects = 40;
   config.total_memory = 1024_MiB;
   Model m(config);
   const Stream s = m.stream(0);

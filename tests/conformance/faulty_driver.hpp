@@ -94,6 +94,8 @@ class FaultyDriver final : public Driver {
     return go(Call::memory_info, [&] { return below_->memory_info(free, total); });
   }
   void forget_stream(void* native, std::uint64_t id) override { below_->forget_stream(native, id); }
+  void* make_stream() override { return below_->make_stream(); }
+  void drop_stream(void* native) override { below_->drop_stream(native); }
   void begin_capture() override { below_->begin_capture(); }
   void end_capture() override { below_->end_capture(); }
   std::uint64_t stream_id(void* native) override { return below_->stream_id(native); }

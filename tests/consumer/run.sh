@@ -39,7 +39,7 @@ way() {  # way NAME FUNCTION ARGUMENT...
 build() {  # build SOURCE BUILD OPTION...
   local source=$1 build=$2
   shift 2
-  cmake -S "$source" -B "$build" "${generator[@]}" "${launcher[@]}" -DCMAKE_BUILD_TYPE=Release "$@" &&
+  cmake -S "$source" -B "$build" "${generator[@]}" "${launcher[@]}" -DCMAKE_BUILD_TYPE=Debug "$@" &&
     cmake --build "$build" -j "$jobs"
 }
 
@@ -66,6 +66,7 @@ pkg_config() {  # pkg_config PREFIX
 }
 
 wrong_version() {  # A request for another minor version is refused.
+  [ -d "$1" ] || return 1
   sed 's/find_package(cistern 0.1/find_package(cistern 0.99/' "$here/find_package/CMakeLists.txt" > "$work/refused.txt"
   mkdir -p "$work/refused" && mv "$work/refused.txt" "$work/refused/CMakeLists.txt"
   ! cmake -S "$work/refused" -B "$work/refused/build" "${generator[@]}" "-DCMAKE_PREFIX_PATH=$1" || return 1
@@ -87,7 +88,7 @@ fetch_content() {  # The working tree, as one commit of a repository of its own.
     "${hidden[@]}" && "$work/fetch_content/consumer"
 }
 
-way "install, static" install_library "$work/static"
+way "install, static" install_library "$work/static" -DCMAKE_BUILD_TYPE=Release
 way "find_package, static" find_package "$work/static"
 way "find_package, another version is refused" wrong_version "$work/static"
 way "pkg-config, static" pkg_config "$work/static"

@@ -39,6 +39,7 @@ struct Fixture {
   static HeapConfig limited(std::uint64_t bytes) {
     HeapConfig config = defaults();
     config.limit_bytes = bytes;
+    config.tight = true;
     return config;
   }
 
@@ -378,7 +379,7 @@ TEST(PageHeapRandom, UnderALimit) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     refused +=
         run_walk(seed,
-                 {.config = {.range_bytes = 1 * GiB, .limit_bytes = 300 * MiB}, .heaps = 2, .lag = seed % 2 * 300})
+                 {.config = {.range_bytes = 1 * GiB, .limit_bytes = 300 * MiB, .tight = true}, .heaps = 2, .lag = seed % 2 * 300})
             .refused;
   }
   EXPECT_GT(refused, 0U);
@@ -392,7 +393,7 @@ TEST(PageHeapRandom, Segments) {
 }
 
 TEST(PageHeapRandom, EveryBackingCallMayFail) {
-  Walk walk{.config = {.range_bytes = 512 * MiB, .limit_bytes = 200 * MiB},
+  Walk walk{.config = {.range_bytes = 512 * MiB, .limit_bytes = 200 * MiB, .tight = true},
             .heaps = 2,
             .lag = 300,
             .steps = 200,

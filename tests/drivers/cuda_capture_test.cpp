@@ -1,6 +1,6 @@
 // Graph capture: nothing that the driver calls ends one.
-#include <atomic>
 #include <array>
+#include <atomic>
 #include <thread>
 
 #include "drivers/cuda_fixture.hpp"
@@ -10,6 +10,8 @@ namespace {
 
 class CudaCapture : public CudaTest {
  protected:
+  bool needs_standin() const override { return false; }
+
   // Everything that an allocator does, but for device-wide waits.
   static void allocate_and_free(Driver& driver, void* s0, void* s1) {
     const std::size_t cell = driver.capabilities().granularity;
@@ -72,9 +74,7 @@ TEST_F(CudaCapture, TheSameThreadAllocatesWhileItCaptures) {
   void* const s2 = library().stream(2);
   for (const int mode : {cuda::kCaptureGlobal, cuda::kCaptureThreadLocal, cuda::kCaptureRelaxed}) {
     const cuda::Stream captured = library().make_stream(0, cuda::kStreamNonBlocking);
-    EXPECT_TRUE(capture(captured, mode, [&] {
-      allocate_and_free(*driver, s1, s2);
-    })) << mode;
+    EXPECT_TRUE(capture(captured, mode, [&] { allocate_and_free(*driver, s1, s2); })) << mode;
     library().destroy_stream(captured);
   }
 }
@@ -131,9 +131,8 @@ TEST_F(CudaCapture, AnAnnouncedCaptureHoldsBackDeviceWideWaits) {
   const auto driver = make();
   const cuda::Stream captured = library().make_stream(0, cuda::kStreamNonBlocking);
   driver->begin_capture();
-  EXPECT_TRUE(capture(captured, cuda::kCaptureGlobal, [&] {
-    EXPECT_EQ(driver->synchronize_device(), Status::capturing);
-  }));
+  EXPECT_TRUE(
+      capture(captured, cuda::kCaptureGlobal, [&] { EXPECT_EQ(driver->synchronize_device(), Status::capturing); }));
   driver->end_capture();
   EXPECT_EQ(driver->synchronize_device(), Status::ok);
   library().destroy_stream(captured);

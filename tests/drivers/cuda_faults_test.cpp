@@ -101,11 +101,11 @@ TEST_F(CudaFaults, VirtualMemory) {
     bool parted = false;
     undo.add([&] { return parted ? driver->unmap(base + cell, cell) : driver->unmap(base, 4 * cell); });
     undo.add([&] { return driver->synchronize_device(); });
-    CISTERN_TRY(driver->fill(base, 1, 4 * cell, s0));
+    CISTERN_TRY(driver->fill(base, 1, 4096, s0));
     CISTERN_TRY(driver->record(s0, event));
     undo.add([&] { return driver->release(event), Status::ok; });
     CISTERN_TRY(driver->wait(s1, event));
-    CISTERN_TRY(driver->copy(base, base + cell, cell, s1));
+    CISTERN_TRY(driver->copy(base, base + cell, 4096, s1));
     CISTERN_TRY(driver->synchronize(event));
     CISTERN_TRY(driver->synchronize_device());
     const std::array<Part, 1> parts{Part{base + cell, cell, part}};
@@ -204,7 +204,10 @@ TEST_F(OldDriver, StreamsAreNumberedHere) {
   library().destroy_stream(second);
 }
 
-class CudaThreads : public CudaTest {};
+class CudaThreads : public CudaTest {
+ protected:
+  bool needs_standin() const override { return false; }
+};
 
 TEST_F(CudaThreads, MembersForAnyThreadAreUsedByMany) {
   const auto driver = make();

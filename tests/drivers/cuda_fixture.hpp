@@ -1,4 +1,5 @@
-// For the tests of the CUDA driver: a stand-in from the start for each test, checked at its end. Test code only.
+// For the tests of the CUDA driver: a fresh stand-in for each test, checked at its end; or, where a test can do with
+// it, the vendor's library. Test code only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@ class CudaTest : public ::testing::Test {
   using Settings = std::map<std::string, std::string>;
 
   void SetUp() override {
-    if (!library().usable() || !library().is_standin()) GTEST_SKIP() << "needs the stand-in";
+    if (!library().usable()) GTEST_SKIP() << library().why();
+    if (needs_standin() && !library().is_standin()) GTEST_SKIP() << "needs the stand-in";
     restart();
   }
   void TearDown() override {
@@ -31,10 +33,14 @@ class CudaTest : public ::testing::Test {
       EXPECT_EQ(library().leaks(), std::vector<std::string>{});
     }
   }
+  // Whether the test asks for more than the vendor's library has.
+  virtual bool needs_standin() const { return true; }
 
   static standin::CudaLibrary& library() { return standin::CudaLibrary::get(); }
   static const standin::Controls& control() { return library().control; }
-  static void restart(const Settings& settings = {}) { library().restart(settings); }
+  static void restart(const Settings& settings = {}) {
+    if (library().is_standin()) library().restart(settings);
+  }
   static std::unique_ptr<Driver> make(const CudaConfig& config = {}, int index = 0) {
     std::string why;
     auto made = make_cuda_driver(index, config, &why);
@@ -57,8 +63,7 @@ class CudaTest : public ::testing::Test {
 // One piece, mapped; given back at the end of its life.
 class Mapped {
  public:
-  Mapped(Driver& driver, std::size_t cells)
-      : driver_(driver), bytes_(cells * driver.capabilities().granularity) {
+  Mapped(Driver& driver, std::size_t cells) : driver_(driver), bytes_(cells * driver.capabilities().granularity) {
     EXPECT_EQ(driver_.reserve(bytes_, base_), Status::ok) << driver_.error_text();
     EXPECT_EQ(driver_.create(bytes_, piece_), Status::ok) << driver_.error_text();
     EXPECT_EQ(driver_.map(base_, piece_, bytes_), Status::ok) << driver_.error_text();

@@ -1,5 +1,5 @@
-// The exact searches against brute force, on thousands of small random strips: a wrong inference shows as a capacity that
-// is called too small although a plan exists.
+// The exact searches against brute force, on thousands of small random strips: a wrong inference shows as a capacity
+// that is called too small although a plan exists.
 #include "plan/exact.hpp"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,8 @@ class BruteForce {
     const PlanBuffer& b = buffers_[i];
     if (time < b.lower || time >= b.upper || at < offsets_[i] || at >= offsets_[i] + b.size) return false;
     for (const PlanGap& g : b.gaps) {
-      if (time >= g.lower && time < g.upper && at - offsets_[i] >= g.window_lower && at - offsets_[i] < g.window_upper) {
+      if (time >= g.lower && time < g.upper && at - offsets_[i] >= g.window_lower &&
+          at - offsets_[i] < g.window_upper) {
         return false;
       }
     }

@@ -1,5 +1,5 @@
-// Generators of planning problems for tests: random ones, and cuts of a rectangle whose best peak is known. Reproducible
-// from the seed.
+// Generators of planning problems for tests: random ones, and cuts of a rectangle whose best peak is known.
+// Reproducible from the seed.
 #pragma once
 
 #include <algorithm>
@@ -43,9 +43,7 @@ inline PlanProblem guillotine(std::uint64_t seed, std::size_t count, std::int64_
     std::size_t best = random() % cuts.size();
     for (int k = 0; k < 3; ++k) {
       const std::size_t other = random() % cuts.size();
-      const auto area = [&](std::size_t i) {
-        return (cuts[i].right - cuts[i].left) * (cuts[i].top - cuts[i].bottom);
-      };
+      const auto area = [&](std::size_t i) { return (cuts[i].right - cuts[i].left) * (cuts[i].top - cuts[i].bottom); };
       if (area(other) > area(best)) best = other;
     }
     Cut& c = cuts[best];
@@ -73,9 +71,7 @@ inline PlanProblem pinwheel(std::uint64_t seed, std::size_t count, std::int64_t 
     std::size_t best = random() % cuts.size();
     for (int k = 0; k < 3; ++k) {
       const std::size_t other = random() % cuts.size();
-      const auto area = [&](std::size_t i) {
-        return (cuts[i].right - cuts[i].left) * (cuts[i].top - cuts[i].bottom);
-      };
+      const auto area = [&](std::size_t i) { return (cuts[i].right - cuts[i].left) * (cuts[i].top - cuts[i].bottom); };
       if (area(other) > area(best)) best = other;
     }
     const Cut c = cuts[best];

@@ -53,7 +53,7 @@ TEST(Picture, RasterShowsBlocksWhereTheyAre) {
   EXPECT_EQ(p.regions[0].bytes, 4U << 20);
   const auto cell = [&](std::uint32_t column, std::uint32_t row) { return p.raster[row * 100 + column]; };
   const auto full = static_cast<std::uint8_t>(((size_class(1 << 20) + 1) << 5) | 31);
-  EXPECT_EQ(cell(5, 5), full);    // The lower quarter: the first block, all of the time.
+  EXPECT_EQ(cell(5, 5), full);  // The lower quarter: the first block, all of the time.
   EXPECT_EQ(cell(95, 5), full);
   EXPECT_EQ(cell(5, 30), 0);      // Above it nothing in the first half,
   EXPECT_EQ(cell(95, 30), full);  // the second block in the second.
@@ -114,7 +114,12 @@ TEST(Picture, ManyScatteredBlocksStillFit) {
   s.program.streams = {0};
   for (std::uint64_t i = 0; i < 500; ++i) {
     s.op(OpKind::allocate, 4096, i);
-    s.curves.lives.push_back({.address = (i + 1) << 30, .bytes = 4096, .id = i, .born = static_cast<std::uint32_t>(i), .died = 500, .stream = 0});
+    s.curves.lives.push_back({.address = (i + 1) << 30,
+                              .bytes = 4096,
+                              .id = i,
+                              .born = static_cast<std::uint32_t>(i),
+                              .died = 500,
+                              .stream = 0});
   }
   const Picture p = make_picture(s.program, s.curves);
   EXPECT_LE(p.regions.size(), 12U);

@@ -43,11 +43,11 @@ TEST(Text, ReplacesWhatIsNoUtf8) {
   const std::string mark = "\xEF\xBF\xBD";
   EXPECT_EQ(clean_utf8("gr\xC3\xBC\xC3\x9F"), "gr\xC3\xBC\xC3\x9F");
   EXPECT_EQ(clean_utf8("a\xFFz"), "a" + mark + "z");
-  EXPECT_EQ(clean_utf8("\xC3"), mark);                                // Cut.
-  EXPECT_EQ(clean_utf8("\xC0\xAF"), mark + mark);                     // Overlong.
-  EXPECT_EQ(clean_utf8("\xED\xA0\x80"), mark + mark + mark);          // A surrogate.
+  EXPECT_EQ(clean_utf8("\xC3"), mark);                                   // Cut.
+  EXPECT_EQ(clean_utf8("\xC0\xAF"), mark + mark);                        // Overlong.
+  EXPECT_EQ(clean_utf8("\xED\xA0\x80"), mark + mark + mark);             // A surrogate.
   EXPECT_EQ(clean_utf8("\xF4\x90\x80\x80"), mark + mark + mark + mark);  // Above U+10FFFF.
-  EXPECT_EQ(clean_utf8("\x1B[31m"), mark + "[31m");                   // No escape sequence reaches a terminal.
+  EXPECT_EQ(clean_utf8("\x1B[31m"), mark + "[31m");                      // No escape sequence reaches a terminal.
   EXPECT_EQ(clean_utf8("\xF0\x9F\x92\xA7"), "\xF0\x9F\x92\xA7");
 }
 

@@ -4,9 +4,9 @@
 namespace cistern::tools_test {
 namespace {
 
-using Replay = Cli;
+using ReplayCommand = Cli;
 
-TEST_F(Replay, JsonHasTheFields) {
+TEST_F(ReplayCommand, JsonHasTheFields) {
   write("t.csv", kTrace);
   const Ran ran = run({"replay", "--json", "--device", "model", "--repeat", "3", "t.csv"});
   ASSERT_EQ(ran.status, 0) << ran.err;
@@ -21,7 +21,8 @@ TEST_F(Replay, JsonHasTheFields) {
   EXPECT_EQ(row["peak_live"], 4048576);
   EXPECT_EQ(row["failed"], 0);
   EXPECT_EQ(row["passes"].size(), 3U);
-  for (const char* field : {"seconds", "ns_per_event", "peak_reserved", "ratio", "driver_calls", "handle_ops", "handle_seconds"}) {
+  for (const char* field :
+       {"seconds", "ns_per_event", "peak_reserved", "ratio", "driver_calls", "handle_ops", "handle_seconds"}) {
     EXPECT_TRUE(row[field].is_number()) << field;
   }
   EXPECT_GE(row["peak_reserved"].get<double>(), 4048576);
@@ -29,10 +30,11 @@ TEST_F(Replay, JsonHasTheFields) {
   EXPECT_GT(row["handle_seconds"], 0.0);
 }
 
-TEST_F(Replay, SeveralTracesAndAllocators) {
+TEST_F(ReplayCommand, SeveralTracesAndAllocators) {
   write("t.csv", kTrace);
   write("u.csv", kTrace);
-  const Ran ran = run({"replay", "--json", "--check", "--allocator", "cistern,pool,buffer-cache,system", "t.csv", "u.csv"});
+  const Ran ran =
+      run({"replay", "--json", "--check", "--allocator", "cistern,pool,buffer-cache,system", "t.csv", "u.csv"});
   ASSERT_EQ(ran.status, 0) << ran.err;
   const auto rows = lines(ran.out);
   ASSERT_EQ(rows.size(), 8U);
@@ -44,7 +46,7 @@ TEST_F(Replay, SeveralTracesAndAllocators) {
   }
 }
 
-TEST_F(Replay, TheTableNamesTracesAndTheMean) {
+TEST_F(ReplayCommand, TheTableNamesTracesAndTheMean) {
   write("t.csv", kTrace);
   write("u.csv", kTrace);
   write("native.json", R"({"t": {"native": {"ratio": 1.5, "ns_first": 100, "ns_second": 50}}})");
@@ -55,7 +57,7 @@ TEST_F(Replay, TheTableNamesTracesAndTheMean) {
   }
 }
 
-TEST_F(Replay, EventsNotServedGiveStatusOne) {
+TEST_F(ReplayCommand, EventsNotServedGiveStatusOne) {
   write("t.csv", kTrace);
   const Ran ran = run({"replay", "--json", "--device", "model", "--memory-limit", "2MiB", "t.csv"});
   EXPECT_EQ(ran.status, 1);
@@ -63,7 +65,7 @@ TEST_F(Replay, EventsNotServedGiveStatusOne) {
   EXPECT_NE(ran.err.find("1 events were not served"), std::string::npos) << ran.err;
 }
 
-TEST_F(Replay, LimitsAreBytesOrFactors) {
+TEST_F(ReplayCommand, LimitsAreBytesOrFactors) {
   write("t.csv", kTrace);
   const Ran ran = run({"replay", "--json", "--device", "model", "--memory-limit", "2.5x", "t.csv"});
   EXPECT_EQ(ran.status, 0) << ran.err;
@@ -75,7 +77,7 @@ TEST_F(Replay, LimitsAreBytesOrFactors) {
   expect_refused({"replay", "--memory-limit", "nan", "t.csv"}, "--memory-limit");
 }
 
-TEST_F(Replay, BadOptionsAreRefused) {
+TEST_F(ReplayCommand, BadOptionsAreRefused) {
   write("t.csv", kTrace);
   expect_refused({"replay"}, "TRACE");
   expect_refused({"replay", "--allocator", "magic", "t.csv"}, "magic");
@@ -88,7 +90,7 @@ TEST_F(Replay, BadOptionsAreRefused) {
   expect_refused({"replay", "--report", ".", "t.csv"}, "folder");
 }
 
-TEST_F(Replay, BadTracesNameFileLineAndExpectation) {
+TEST_F(ReplayCommand, BadTracesNameFileLineAndExpectation) {
   const std::string head = "event,id,size,stream,time_us\n";
   const struct {
     const char* name;
@@ -114,7 +116,7 @@ TEST_F(Replay, BadTracesNameFileLineAndExpectation) {
   expect_refused({"replay", "."}, "expected");
 }
 
-TEST_F(Replay, WritesAReport) {
+TEST_F(ReplayCommand, WritesAReport) {
   const std::string name = "<b>&'\".csv";
   write(name, kTrace);
   const Ran ran = run({"replay", "--device", "model", "--report", "r.html", name});
@@ -125,7 +127,7 @@ TEST_F(Replay, WritesAReport) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 4);  // Trace, report, .out, .err: nothing left over.
 }
 
-TEST_F(Replay, TracesOfOneNameAreToldApart) {
+TEST_F(ReplayCommand, TracesOfOneNameAreToldApart) {
   fs::create_directories(folder_ / "a");
   fs::create_directories(folder_ / "b");
   write("a/t.csv", kTrace);
@@ -136,7 +138,7 @@ TEST_F(Replay, TracesOfOneNameAreToldApart) {
   EXPECT_EQ(rows[1]["trace"], "b/t.csv");
 }
 
-TEST_F(Replay, ThreadsAndTouching) {
+TEST_F(ReplayCommand, ThreadsAndTouching) {
   write("t.csv", kTrace);
   const auto rows = lines(run({"replay", "--json", "--threads", "2", "--touch", "--repeat", "2", "t.csv"}).out);
   ASSERT_EQ(rows.size(), 1U);

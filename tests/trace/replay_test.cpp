@@ -172,19 +172,20 @@ TEST_P(EveryPolicy, ALimitTooSmallFailsEventsAndIsCounted) {
   EXPECT_FALSE(result.ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EveryPolicy,
-                         testing::Values(Case{Policy::cistern, Device::cpu()}, Case{Policy::pool, Device::cpu()},
-                                         Case{Policy::planned, Device::cpu()}, Case{Policy::buffer_cache, Device::cpu()},
-                                         Case{Policy::system, Device::cpu()}, Case{Policy::cistern, Device::model()},
-                                         Case{Policy::pool, Device::model()}, Case{Policy::planned, Device::model()},
-                                         Case{Policy::buffer_cache, Device::model()}, Case{Policy::system, Device::model()}),
-                         [](const auto& info) {
-                           std::string name = std::string(to_string(info.param.policy)) + "_" + cistern::to_string(info.param.device);
-                           for (char& c : name) {
-                             if (c == '-' || c == ':') c = '_';
-                           }
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, EveryPolicy,
+    testing::Values(Case{Policy::cistern, Device::cpu()}, Case{Policy::pool, Device::cpu()},
+                    Case{Policy::planned, Device::cpu()}, Case{Policy::buffer_cache, Device::cpu()},
+                    Case{Policy::system, Device::cpu()}, Case{Policy::cistern, Device::model()},
+                    Case{Policy::pool, Device::model()}, Case{Policy::planned, Device::model()},
+                    Case{Policy::buffer_cache, Device::model()}, Case{Policy::system, Device::model()}),
+    [](const auto& info) {
+      std::string name = std::string(to_string(info.param.policy)) + "_" + cistern::to_string(info.param.device);
+      for (char& c : name) {
+        if (c == '-' || c == ':') c = '_';
+      }
+      return name;
+    });
 
 TEST(Replay, ALagKeepsTheRulesOfTheDevice) {
   const Program program = random_program(9, 4000);
@@ -194,7 +195,8 @@ TEST(Replay, ALagKeepsTheRulesOfTheDevice) {
   options.repeat = 2;
   options.check = true;
   const ReplayResult result = replay(program, options);
-  EXPECT_TRUE(result.ok()) << result.first_failure << (result.check->messages.empty() ? "" : result.check->messages.front());
+  EXPECT_TRUE(result.ok()) << result.first_failure
+                           << (result.check->messages.empty() ? "" : result.check->messages.front());
 }
 
 TEST(Replay, FactorsAreOfThePeak) {
@@ -233,7 +235,8 @@ TEST(Replay, AnEmptyTraceIsServed) {
   EXPECT_EQ(result.ratio, 0);
 }
 
-// --- The checker itself finds what it is for --------------------------------------------------------------------------
+// --- The checker itself finds what it is for
+// --------------------------------------------------------------------------
 
 class Checker : public testing::Test {
  protected:

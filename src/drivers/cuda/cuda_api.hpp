@@ -1,6 +1,6 @@
-// The part of the CUDA driver's binary interface that Cistern uses: types, numbers and a table of entry points. These are
-// own declarations, so that no toolkit is needed to build; the interface is stable, each entry point by its version.
-// Makes no call. Used by the CUDA driver and by the stand-in of the tests. Constant after loading: no locking.
+// The part of the CUDA driver's binary interface that Cistern uses: types, numbers and a table of entry points. These
+// are own declarations, so that no toolkit is needed to build; the interface is stable, each entry point by its
+// version. Makes no call. Used by the CUDA driver and by the stand-in of the tests. Constant after loading: no locking.
 #pragma once
 
 #include <cstddef>
@@ -81,7 +81,7 @@ inline constexpr int kPosixHandle = 1;
 inline constexpr int kAccessNone = 0;
 inline constexpr int kAccessReadWrite = 3;
 inline constexpr int kMinimumGranularity = 0;
-inline constexpr int kPointerDeviceAddress = 3;    // A pointer attribute.
+inline constexpr int kPointerDeviceAddress = 3;  // A pointer attribute.
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostPortable = 1;
@@ -163,8 +163,8 @@ enum class Need : std::uint8_t { required, optional };
   X(physical_map, "cuMemMap", 10020, "cuMemMap", optional, DevicePtr, std::size_t, std::size_t, PhysicalHandle,        \
     unsigned long long)                                                                                                \
   X(physical_unmap, "cuMemUnmap", 10020, "cuMemUnmap", optional, DevicePtr, std::size_t)                               \
-  X(set_access, "cuMemSetAccess", 10020, "cuMemSetAccess", optional, DevicePtr, std::size_t,                           \
-    const AccessDescription*, std::size_t)                                                                             \
+  X(set_access, "cuMemSetAccess", 10020, "cuMemSetAccess", optional, DevicePtr, std::size_t, const AccessDescription*, \
+    std::size_t)                                                                                                       \
   X(granularity, "cuMemGetAllocationGranularity", 10020, "cuMemGetAllocationGranularity", optional, std::size_t*,      \
     const AllocationProperties*, int)                                                                                  \
   X(export_handle, "cuMemExportToShareableHandle", 10020, "cuMemExportToShareableHandle", optional, void*,             \

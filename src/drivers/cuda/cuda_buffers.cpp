@@ -175,8 +175,7 @@ Status CudaDriver::allocate_ordered(std::size_t bytes, void* native, Address& ou
   // On a stream that is captured it would become a node of the graph, with an address that lives as long as that.
   if (const Status status = check_capture(stream); status != Status::ok) return status;
   DevicePtr memory = 0;
-  const Status status =
-      call(api_.allocate_async(&memory, std::max<std::size_t>(bytes, 1), stream), "cuMemAllocAsync");
+  const Status status = call(api_.allocate_async(&memory, std::max<std::size_t>(bytes, 1), stream), "cuMemAllocAsync");
   if (status == Status::ok) out = memory;
   return status;
 }

@@ -1,3 +1,4 @@
+// One call into the CUDA driver, and what its result means.
 #include "drivers/cuda/cuda_call.hpp"
 
 #include <cstdarg>

@@ -138,7 +138,7 @@ class CudaDriver final : public Driver {
   Context context_ = nullptr;
   bool retained_ = false;
   Status asked_ = Status::ok;  // Whether the device answered what start() asked.
-  bool managed_ = false;  // HostKind::unified is managed memory.
+  bool managed_ = false;       // HostKind::unified is managed memory.
   Capabilities capabilities_;
 
   std::map<Address, std::size_t> ranges_;

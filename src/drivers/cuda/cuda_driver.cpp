@@ -12,9 +12,9 @@ namespace cistern::drivers {
 namespace cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 512;                      // Bytes; what kernels and the vendor's libraries expect.
+constexpr std::size_t kAlignment = 512;  // Bytes; what kernels and the vendor's libraries expect.
 constexpr std::size_t kSegmentGranularity = std::size_t{2} << 20;  // Bytes; a page of the device.
-constexpr std::size_t kKnownStreams = 4096;                  // Ids remembered; more are checked again.
+constexpr std::size_t kKnownStreams = 4096;                        // Ids remembered; more are checked again.
 // Sets ids that are made here apart from those of cuStreamGetId() and of other drivers.
 constexpr std::uint64_t kOwnId = std::uint64_t{1} << 62;
 constexpr std::uint64_t kPerThreadId = std::uint64_t{1} << 61;
@@ -82,9 +82,7 @@ Status CudaDriver::call(Result result, const char* name) {
 }
 
 // The same for calls that give something back: there is nothing left to give when the driver has ended.
-Status CudaDriver::give_back(Result result, const char* name) {
-  return call(gone(result) ? kSuccess : result, name);
-}
+Status CudaDriver::give_back(Result result, const char* name) { return call(gone(result) ? kSuccess : result, name); }
 
 bool CudaDriver::ask_attributes() {
   std::array<char, 256> text{};
@@ -358,43 +356,65 @@ Status CudaDriver::set_wired_limit(std::size_t) {
 
 }  // namespace cuda
 
+namespace {
+
+// Null, and `why` set, when there is no driver or no device.
+const cuda::CudaApi* usable_library(int& devices, std::string& why) {
+  const cuda::CudaApi* const api = cuda::library(why);
+  if (api == nullptr) return nullptr;
+  const cuda::Entered entered(*api, nullptr);
+  if (!entered.ok()) {
+    why = cuda::last_error();
+    return nullptr;
+  }
+  if (const cuda::Result result = api->device_count(&devices); result != cuda::kSuccess) {
+    cuda::report(*api, result, "cuDeviceGetCount");
+    why = cuda::last_error();
+    return nullptr;
+  }
+  if (devices > 0) return api;
+  why = "CUDA: the driver is here, but no device that it can use";
+  return nullptr;
+}
+
+void put(std::string* out, std::string text) {
+  if (out != nullptr) *out = std::move(text);
+}
+
+}  // namespace
+
 std::vector<CudaDeviceInfo> list_cuda_devices(std::string* why) {
-  using namespace cuda;
   std::string text;
   std::vector<CudaDeviceInfo> out;
-  const CudaApi* const api = library(text);
   int count = 0;
-  if (api != nullptr) {
-    const Entered entered(*api, nullptr);
-    const Result result = entered.ok() ? api->device_count(&count) : kSuccess;
-    if (result != kSuccess) report(*api, result, "cuDeviceGetCount");
-    if (!entered.ok() || result != kSuccess) text = last_error();
-    if (text.empty() && count == 0) text = "CUDA: the driver is here, but no device that it can use";
-  }
+  const cuda::CudaApi* const api = usable_library(count, text);
+  put(why, text);
+  if (api == nullptr) return out;
   for (int i = 0; i < count; ++i) {
     CudaDeviceInfo info;
-    DeviceNumber device = 0;
+    cuda::DeviceNumber device = 0;
     std::array<char, 256> name{};
-    if (api->device(&device, i) != kSuccess) continue;
-    if (api->device_name(name.data(), static_cast<int>(name.size()) - 1, device) == kSuccess) info.name = name.data();
+    if (api->device(&device, i) != cuda::kSuccess) continue;
+    if (api->device_name(name.data(), static_cast<int>(name.size()) - 1, device) == cuda::kSuccess) {
+      info.name = name.data();
+    }
     api->device_total(&info.total_memory, device);
-    const auto has = [&](Attribute which) {
-      bool out = false;
-      ask(*api, which, device, out);
-      return out;
+    api->device_attribute(&info.compute_major, cuda::kComputeCapabilityMajor, device);
+    api->device_attribute(&info.compute_minor, cuda::kComputeCapabilityMinor, device);
+    const auto has = [&](cuda::Attribute which) {
+      bool yes = false;
+      cuda::ask(*api, which, device, yes);
+      return yes;
     };
     info.index = i;
-    api->device_attribute(&info.compute_major, kComputeCapabilityMajor, device);
-    api->device_attribute(&info.compute_minor, kComputeCapabilityMinor, device);
-    info.virtual_memory = api->has_virtual_memory() && has(kVirtualMemorySupported);
-    info.memory_pools = api->has_pools() && has(kMemoryPoolsSupported);
-    info.managed = has(kManagedMemory);
-    info.concurrent_managed = has(kConcurrentManagedAccess);
-    info.exportable = info.virtual_memory && has(kPosixHandlesSupported);
-    info.rdma = info.virtual_memory && has(kRdmaWithVirtualMemory);
+    info.virtual_memory = api->has_virtual_memory() && has(cuda::kVirtualMemorySupported);
+    info.memory_pools = api->has_pools() && has(cuda::kMemoryPoolsSupported);
+    info.managed = has(cuda::kManagedMemory);
+    info.concurrent_managed = has(cuda::kConcurrentManagedAccess);
+    info.exportable = info.virtual_memory && has(cuda::kPosixHandlesSupported);
+    info.rdma = info.virtual_memory && has(cuda::kRdmaWithVirtualMemory);
     out.push_back(std::move(info));
   }
-  if (why != nullptr) *why = text;
   return out;
 }
 
@@ -406,28 +426,18 @@ int cuda_driver_version() {
 
 std::unique_ptr<Driver> make_cuda_driver(int index, const CudaConfig& config, std::string* why) {
   std::string text;
-  const cuda::CudaApi* const api = cuda::library(text);
   int count = 0;
-  if (api != nullptr) {
-    const cuda::Entered entered(*api, nullptr);
-    const cuda::Result result = entered.ok() ? api->device_count(&count) : cuda::kSuccess;
-    if (result != cuda::kSuccess) cuda::report(*api, result, "cuDeviceGetCount");
-    if (!entered.ok() || result != cuda::kSuccess) {
-      text = cuda::last_error();
-    } else if (index < 0 || index >= count) {
-      text = "CUDA: there is no device " + std::to_string(index) + "; " + std::to_string(count) + " can be used";
-    }
+  const cuda::CudaApi* const api = usable_library(count, text);
+  put(why, text);
+  if (api == nullptr) return nullptr;
+  if (index < 0 || index >= count) {
+    put(why, "CUDA: there is no device " + std::to_string(index) + "; " + std::to_string(count) + " can be used");
+    return nullptr;
   }
-  std::unique_ptr<cuda::CudaDriver> driver;
-  if (text.empty()) {
-    driver = std::make_unique<cuda::CudaDriver>(*api, index, config);
-    if (!driver->start()) {
-      text = cuda::last_error();
-      driver.reset();
-    }
-  }
-  if (why != nullptr) *why = text;
-  return driver;
+  auto driver = std::make_unique<cuda::CudaDriver>(*api, index, config);
+  if (driver->start()) return driver;
+  put(why, cuda::last_error());
+  return nullptr;
 }
 
 }  // namespace cistern::drivers

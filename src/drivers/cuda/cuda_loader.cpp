@@ -1,3 +1,4 @@
+// Loading the CUDA driver library and finding its entry points by version.
 #include "drivers/cuda/cuda_loader.hpp"
 
 #include <atomic>
@@ -13,7 +14,7 @@ namespace cistern::drivers::cuda {
 namespace {
 
 constexpr const char* kDefaultLibrary = "libcuda.so.1";
-constexpr int kOldestVersion = 11000;                      // CUDA 11.0: the newest form of an entry point that is required.
+constexpr int kOldestVersion = 11000;  // CUDA 11.0: the newest form of an entry point that is required.
 constexpr unsigned long long kLegacyStreamEntryPoints = 1;  // The null stream is the legacy stream.
 
 std::atomic<bool> in_forked_child{false};
@@ -35,16 +36,23 @@ class Symbols {
   void* find(const char* name, int version, const char* exported) const {
     void* found = nullptr;
     int status = 0;
+    Result result = kNotFound;
     if (with_status_ != nullptr) {
-      const Result result = with_status_(name, &found, version, kLegacyStreamEntryPoints, &status);
-      if (result == kSuccess && status == 0 && found != nullptr) return found;
-      return nullptr;
+      result = with_status_(name, &found, version, kLegacyStreamEntryPoints, &status);
+    } else if (plain_ != nullptr) {
+      result = plain_(name, &found, version, kLegacyStreamEntryPoints);
+    } else {
+      return dlsym(library_, exported);
     }
-    if (plain_ != nullptr) {
-      if (plain_(name, &found, version, kLegacyStreamEntryPoints) == kSuccess && found != nullptr) return found;
-      return nullptr;
-    }
-    return dlsym(library_, exported);
+    return result == kSuccess && status == 0 ? found : nullptr;
+  }
+
+  // The toolkit has a library to link with, where every call only says that it is none.
+  bool is_stub() const {
+    void* found = nullptr;
+    int status = 0;
+    return with_status_ != nullptr &&
+           with_status_("cuInit", &found, kOldestVersion, kLegacyStreamEntryPoints, &status) == kStubLibrary;
   }
 
  private:
@@ -85,7 +93,8 @@ struct Library {
     const char* const named = std::getenv("CISTERN_CUDA_LIBRARY");
     if (!load(named != nullptr && *named != '\0' ? named : kDefaultLibrary, api, why)) return;
     if (const Result result = api.init(0); result != kSuccess) {
-      why = result == kNoDevice ? "CUDA: the driver is here, but no device that it can use" : result_text(api, "cuInit", result);
+      why = result == kNoDevice ? "CUDA: the driver is here, but no device that it can use"
+                                : result_text(api, "cuInit", result);
       return;
     }
 #if defined(CISTERN_HAS_DLOPEN)
@@ -106,6 +115,10 @@ bool load(const char* path, CudaApi& api, std::string& why) {
     return false;
   }
   const Symbols symbols(handle);
+  if (symbols.is_stub()) {
+    why = std::string("CUDA: ") + path + " is a stub to link with, not a driver";
+    return false;
+  }
   CudaApi found;
   const char* missing = nullptr;
 #define CISTERN_CUDA_GET(member, name, version, symbol, need, ...) \
@@ -114,8 +127,8 @@ bool load(const char* path, CudaApi& api, std::string& why) {
 #undef CISTERN_CUDA_GET
   if (found.driver_version != nullptr && found.driver_version(&found.version) == kSuccess &&
       found.version < kOldestVersion) {
-    why = std::string("CUDA: the driver is of version ") + version_text(found.version) + ", too old: " +
-          version_text(kOldestVersion) + " is needed";
+    why = std::string("CUDA: the driver is of version ") + version_text(found.version) +
+          ", too old: " + version_text(kOldestVersion) + " is needed";
     return false;
   }
   if (missing != nullptr) {

@@ -8,8 +8,8 @@
 
 namespace cistern::drivers::cuda {
 
-// Fills `api` from the library at `path`; the library is loaded, but not initialised. False, and why, when it is missing,
-// older than CUDA 11, or lacks an entry point that is needed.
+// Fills `api` from the library at `path`; the library is loaded, but not initialised. False, and why, when it is
+// missing, older than CUDA 11, or lacks an entry point that is needed.
 bool load(const char* path, CudaApi& api, std::string& why);
 
 // The process's library, loaded and initialised at the first call. Null, and why, when there is none or no device.

@@ -83,8 +83,7 @@ Status CudaDriver::unreserve(Address base, std::size_t bytes) {
   if (any_mapping(base, bytes)) return failed("unreserve: something is mapped in the range");
   const Entered entered(api_, context_);
   if (!entered.ok() && !gone(entered.result())) return entered.status();
-  const Status status =
-      entered.ok() ? give_back(api_.address_free(base, bytes), "cuMemAddressFree") : Status::ok;
+  const Status status = entered.ok() ? give_back(api_.address_free(base, bytes), "cuMemAddressFree") : Status::ok;
   if (status == Status::ok) ranges_.erase(range);
   return status;
 }
@@ -349,8 +348,7 @@ Status CudaDriver::import_piece(int handle, std::size_t bytes, Physical& out) {
   if (!entered.ok()) return entered.status();
   PhysicalHandle piece = 0;
   void* const descriptor = reinterpret_cast<void*>(static_cast<std::intptr_t>(handle));
-  const Status status =
-      call(api_.import_handle(&piece, descriptor, kPosixHandle), "cuMemImportFromShareableHandle");
+  const Status status = call(api_.import_handle(&piece, descriptor, kPosixHandle), "cuMemImportFromShareableHandle");
   if (status != Status::ok) return status;
   try {
     pieces_.emplace(piece, Piece{bytes, 0});

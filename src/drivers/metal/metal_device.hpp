@@ -52,6 +52,8 @@ class MetalDriver final : public Driver {
   // metal_streams.cpp
   std::uint64_t stream_id(void* native) override;
   void forget_stream(void* native, std::uint64_t id) override;
+  void* make_stream() override;
+  void drop_stream(void* native) override;
   Status record(void* stream, Event& out) override;
   Status wait(void* stream, Event event) override;
   bool passed(Event event) override;

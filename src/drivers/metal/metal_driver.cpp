@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 
 #include "drivers/metal/metal_device.hpp"
 
@@ -250,6 +251,23 @@ Ref<Device> device_at(int index) {
 
 }  // namespace
 }  // namespace metal
+
+MetalConfig metal_config_from_environment() {
+  const auto read = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  MetalConfig config;
+  const std::string storage = read("CISTERN_METAL_STORAGE"), memory = read("CISTERN_METAL_MEMORY");
+  if (storage == "shared") config.storage = MetalStorage::shared;
+  if (storage == "private") config.storage = MetalStorage::private_;
+  if (memory == "heaps") config.memory = MetalMemory::heaps;
+  if (memory == "whole") config.memory = MetalMemory::whole_buffers;
+  config.tracked_hazards = read("CISTERN_METAL_TRACKED") == "1";
+  config.block_objects = read("CISTERN_METAL_OBJECTS") != "0";
+  config.max_objects = std::strtoull(read("CISTERN_METAL_MAX_OBJECTS").c_str(), nullptr, 10);
+  return config;
+}
 
 int metal_device_count(std::string* why) {
   std::string reason;

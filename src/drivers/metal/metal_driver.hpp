@@ -41,6 +41,10 @@ struct MetalConfig {
   std::size_t granularity = std::size_t{1} << 20;
 };
 
+// What CISTERN_METAL_STORAGE (shared, private), CISTERN_METAL_MEMORY (heaps, whole), CISTERN_METAL_TRACKED (1),
+// CISTERN_METAL_OBJECTS (0) and CISTERN_METAL_MAX_OBJECTS (a number) say; the defaults where they are not set.
+MetalConfig metal_config_from_environment();
+
 struct MetalFigures {
   std::uint64_t objects = 0;       // Live now: segments, block objects, whole buffers, wraps.
   std::uint64_t objects_made = 0;  // Since the start.

@@ -86,6 +86,19 @@ void MetalDriver::forget_stream(void* native, std::uint64_t id) {
   drop_if_done(record);
 }
 
+void* MetalDriver::make_stream() {
+  if (!usable()) return nullptr;
+  const objc::AutoreleasePool pool;
+  count_call();
+  return new_queue(device_.get()).leave();
+}
+
+void MetalDriver::drop_stream(void* native) {
+  if (!usable()) return;
+  const objc::AutoreleasePool pool;
+  objc::runtime().release(native);
+}
+
 // --- Events ---------------------------------------------------------------------------------------------------------
 
 // Commits a command buffer that ends by giving the queue's event its next value.

@@ -15,8 +15,8 @@ Result unsafe(State& s, const ThreadState& thread, const char* call) {
   Result result = kSuccess;
   for (const auto& [id, capture] : s.captures) {
     const bool own = capture.thread == thread.number && capture.mode != kCaptureRelaxed;
-    const bool other = capture.thread != thread.number && capture.mode == kCaptureGlobal &&
-                       thread.capture_mode == kCaptureGlobal;
+    const bool other =
+        capture.thread != thread.number && capture.mode == kCaptureGlobal && thread.capture_mode == kCaptureGlobal;
     if (own || other) result = break_capture(s, id, kCaptureUnsupported, call);
   }
   return result;

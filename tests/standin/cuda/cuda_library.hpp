@@ -1,6 +1,6 @@
-// For tests: the CUDA library that the process uses, be it the stand-in or the vendor's. Without $CISTERN_CUDA_LIBRARY it
-// is the stand-in, and the variable is set so that the driver takes the same. With the vendor's, a test that needs the
-// stand-in's controls is to be skipped. Not thread-safe, but for make_stream().
+// For tests: the CUDA library that the process uses, be it the stand-in or the vendor's. Without $CISTERN_CUDA_LIBRARY
+// it is the stand-in, and the variable is set so that the driver takes the same. With the vendor's, a test that needs
+// the stand-in's controls is to be skipped. Not thread-safe, but for make_stream().
 #pragma once
 
 #include <dlfcn.h>
@@ -50,7 +50,8 @@ class CudaLibrary {
 
   // Everything from the start, with these variables (without CISTERN_STANDIN_) set and all others not. Stand-in only.
   void restart(const std::map<std::string, std::string>& settings = {}) {
-    for (const char* const name : {"DEVICES", "MEMORY", "VERSION", "LAG_US", "MANUAL", "WITHOUT", "REFUSE", "JUNK", "FAIL"}) {
+    for (const char* const name :
+         {"DEVICES", "MEMORY", "VERSION", "LAG_US", "MANUAL", "WITHOUT", "REFUSE", "JUNK", "FAIL"}) {
       const auto found = settings.find(name);
       const std::string variable = std::string("CISTERN_STANDIN_") + name;
       if (found == settings.end()) {

@@ -46,8 +46,8 @@ constexpr ErrorName kErrors[] = {
 };
 
 const ErrorName* find_error(Result result) {
-  const auto* const found = std::find_if(std::begin(kErrors), std::end(kErrors),
-                                         [&](const ErrorName& e) { return e.result == result; });
+  const auto* const found =
+      std::find_if(std::begin(kErrors), std::end(kErrors), [&](const ErrorName& e) { return e.result == result; });
   return found == std::end(kErrors) ? nullptr : found;
 }
 
@@ -236,7 +236,8 @@ CISTERN_ENTRY cuCtxSynchronize() {
   if (call.result != kSuccess) return call.result;
   // Not even the relaxed mode allows this.
   for (const auto& [id, capture] : call.s.captures) {
-    if (capture.device == call.device->index) call.result = break_capture(call.s, id, kCaptureUnsupported, "cuCtxSynchronize");
+    if (capture.device == call.device->index)
+      call.result = break_capture(call.s, id, kCaptureUnsupported, "cuCtxSynchronize");
   }
   if (call.result != kSuccess) return call.result;
   wait_for_device(call.s, call.lock, call.device->index);
@@ -260,7 +261,8 @@ CISTERN_ENTRY cuCtxEnablePeerAccess(Context peer, unsigned) {
   return kSuccess;
 }
 
-CISTERN_ENTRY cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long long flags, int* status) {
+CISTERN_ENTRY cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long long flags,
+                                  int* status) {
   constexpr int kNoSymbol = 1, kTooOld = 2;
   int have = 0;
   {

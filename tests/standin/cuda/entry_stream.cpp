@@ -21,8 +21,8 @@ void walk(const std::vector<Hit>& to, const std::vector<Hit>& from, Visit visit)
   while (i < to.size() && j < from.size()) {
     const std::size_t a = to[i].offset + in_to;
     const std::size_t b = from[j].offset + in_from;
-    const std::size_t run = std::min({to[i].bytes - in_to, from[j].bytes - in_from, to[i].backing->run_at(a),
-                                      from[j].backing->run_at(b)});
+    const std::size_t run =
+        std::min({to[i].bytes - in_to, from[j].bytes - in_from, to[i].backing->run_at(a), from[j].backing->run_at(b)});
     visit(to[i].backing->byte_at(a), from[j].backing->byte_at(b), run);
     if ((in_to += run) == to[i].bytes) ++i, in_to = 0;
     if ((in_from += run) == from[j].bytes) ++j, in_from = 0;

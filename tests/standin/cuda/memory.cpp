@@ -186,7 +186,8 @@ bool doom(State& s, DevicePtr at, std::size_t bytes, const char* call) {
         if (op.doomed || access.at >= at + bytes || at >= access.at + access.bytes) continue;
         op.doomed = true;
         any = true;
-        violation(s, kSuccess, "%s: %s still uses [%#llx, +%zu): the kernel dies", call, op.work.name.c_str(), at, bytes);
+        violation(s, kSuccess, "%s: %s still uses [%#llx, +%zu): the kernel dies", call, op.work.name.c_str(), at,
+                  bytes);
       }
     }
   }

@@ -1,6 +1,6 @@
-// The stand-in's memory. Device addresses are numbers in a window that no host pointer lies in, so host code that follows
-// one crashes. Behind them are frames of one file in memory for each device; what a page table is for hardware, Regions
-// is here: two addresses may show the same frames. Internal to the stand-in; under its mutex.
+// The stand-in's memory. Device addresses are numbers in a window that no host pointer lies in, so host code that
+// follows one crashes. Behind them are frames of one file in memory for each device; what a page table is for hardware,
+// Regions is here: two addresses may show the same frames. Internal to the stand-in; under its mutex.
 #pragma once
 
 #include <cstddef>
@@ -121,8 +121,8 @@ struct PoolState {
     bool live = false;     // Not freed by the program.
     bool pending = false;  // Freed by the program, but its stream is not there yet.
   };
-  std::map<DevicePtr, Block> blocks;           // Cover every chunk.
-  std::map<DevicePtr, std::size_t> chunks;     // Bytes by start.
+  std::map<DevicePtr, Block> blocks;        // Cover every chunk.
+  std::map<DevicePtr, std::size_t> chunks;  // Bytes by start.
   std::uint64_t threshold = 0;
   std::size_t reserved = 0, reserved_high = 0;
   std::size_t used = 0, used_high = 0;
@@ -139,8 +139,8 @@ struct Hit {
 struct State;
 struct Device;
 
-// What [at, at + bytes) shows to the device; false, and why, when it may not use all of it. `pageable`: host memory that
-// the driver does not know will do, too.
+// What [at, at + bytes) shows to the device; false, and why, when it may not use all of it. `pageable`: host memory
+// that the driver does not know will do, too.
 bool resolve(State& s, int device, DevicePtr at, std::size_t bytes, bool pageable, std::vector<Hit>& out,
              std::string& why);
 // Memory of a device. False when it has no more.

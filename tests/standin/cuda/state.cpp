@@ -141,8 +141,8 @@ std::vector<std::string> leaks(const State& s) {
   };
   for (const auto& [handle, piece] : s.pieces) add("piece", handle, piece->bytes);
   for (const auto& [at, region] : s.regions.all()) {
-    constexpr const char* names[] = {"mapping", "device memory", "pool chunk", "managed memory", "pinned memory",
-                                     "registered memory"};
+    constexpr const char* names[] = {"mapping",        "device memory", "pool chunk",
+                                     "managed memory", "pinned memory", "registered memory"};
     if (region.kind != Kind::pool) add(names[static_cast<std::size_t>(region.kind)], at, region.bytes);
   }
   for (const auto& device : s.devices) {

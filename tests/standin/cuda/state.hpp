@@ -28,9 +28,9 @@ struct StreamObject {
 struct EventObject {
   bool live = false;
   int device = 0;
-  standin::Point point;           // Where it was recorded; stream 0: never.
-  standin::Clock clock;           // What comes before that.
-  std::uint64_t capture = 0;      // Recorded in this capture.
+  standin::Point point;             // Where it was recorded; stream 0: never.
+  standin::Clock clock;             // What comes before that.
+  std::uint64_t capture = 0;        // Recorded in this capture.
   std::uint64_t captured_work = 0;  // Work of its stream in the capture up to there.
 };
 struct PoolObject {
@@ -67,7 +67,7 @@ struct Device {
   ContextObject context;
   PoolObject pool_handle;
   PoolState pool;
-  std::uint64_t peers = 0;    // Devices that may use its plain allocations.
+  std::uint64_t peers = 0;  // Devices that may use its plain allocations.
   Result error = kSuccess;  // A kernel died: every call says so.
 };
 
@@ -84,7 +84,7 @@ struct State {
   AddressSpace addresses;
   Regions regions;
   std::map<PhysicalHandle, BackingPtr> pieces;
-  std::uint64_t next_piece = 1;    // Numbers are not used again, not even after reset().
+  std::uint64_t next_piece = 1;  // Numbers are not used again, not even after reset().
   std::uint64_t next_stream = 1;
   std::uint64_t next_capture = 1;
   bool worker = false;  // The thread that does work is there.
@@ -128,10 +128,10 @@ class Call {
  public:
   enum Flags : unsigned {
     plain = 0,
-    context = 1,       // Needs a current context, and one whose kernels have not died.
-    unsafe = 2,        // Ends a capture that is under way, unless the thread is in relaxed mode.
-    before_init = 4,   // Also works before cuInit().
-    never_fails = 8,   // No fault is injected for "*": nothing could be done about it.
+    context = 1,      // Needs a current context, and one whose kernels have not died.
+    unsafe = 2,       // Ends a capture that is under way, unless the thread is in relaxed mode.
+    before_init = 4,  // Also works before cuInit().
+    never_fails = 8,  // No fault is injected for "*": nothing could be done about it.
   };
   Call(const char* name, unsigned flags);
 

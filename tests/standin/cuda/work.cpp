@@ -21,8 +21,9 @@ StreamState* by_id(State& s, std::uint64_t id) {
 bool may_run(const State& s, const StreamState& stream, Time::time_point now) {
   const Op& op = stream.queue.front();
   if (op.seq > stream.allowed && (s.config.manual || op.ready > now)) return false;
-  return std::all_of(op.needs.begin(), op.needs.end(),
-                     [&](const auto& need) { return is_done(s, {need.first, need.second}); });
+  return std::all_of(op.needs.begin(), op.needs.end(), [&](const auto& need) {
+    return is_done(s, {need.first, need.second});
+  });
 }
 
 // The worker does work when its time has come, also while the program is elsewhere.
@@ -181,7 +182,8 @@ StreamState* find_stream(State& s, int device, Stream handle) {
     return stream;
   }
   StreamState* const stream = s.streams.handles.contains(handle) ? by_id(s, handle->id) : nullptr;
-  if (stream == nullptr) violation(s, kSuccess, "stream %p is destroyed or was never there", static_cast<void*>(handle));
+  if (stream == nullptr)
+    violation(s, kSuccess, "stream %p is destroyed or was never there", static_cast<void*>(handle));
   return stream;
 }
 

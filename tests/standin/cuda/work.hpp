@@ -1,5 +1,5 @@
-// The stand-in's streams: work that is submitted now and done later, in the order that streams and events give. Internal
-// to the stand-in; under its mutex.
+// The stand-in's streams: work that is submitted now and done later, in the order that streams and events give.
+// Internal to the stand-in; under its mutex.
 //
 // Work of a stream is numbered from 1 (its sequence number). A Clock says, for each stream, up to which number its work
 // comes before what is submitted next. Two uses of the same bytes, one of them a write, by streams that no clock orders
@@ -32,8 +32,8 @@ struct Access {
   DevicePtr at = 0;
   std::size_t bytes = 0;
   bool writes = false;
-  bool pageable = false;    // May be host memory that the driver does not know.
-  std::vector<Hit> hits;    // Found when the work is submitted.
+  bool pageable = false;  // May be host memory that the driver does not know.
+  std::vector<Hit> hits;  // Found when the work is submitted.
 };
 
 struct Op;
@@ -58,7 +58,7 @@ struct StreamState {
   bool blocking = true;  // Waits for the legacy stream, which waits for it.
   bool legacy = false;
   bool destroyed = false;  // Its work goes on; then it is forgotten.
-  bool running = false;  // Its first op is a host function that runs now.
+  bool running = false;    // Its first op is a host function that runs now.
   double lag_us = 0;
   std::deque<Op> queue;
   std::uint64_t submitted = 0;

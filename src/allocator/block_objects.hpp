@@ -1,0 +1,114 @@
+// BlockObjects: the device's objects over single blocks (MTLBuffer), on devices where ptr() of a buffer is one.
+//
+// Does: make an object at the first use of a place, keep it while the place is free, hand it out again when a block of the
+// same place and size comes back; drop objects after the device's work is done, oldest first, when there are too many or
+// the driver has no more. Does not: own memory, know blocks. Called by Central under the device's lock.
+//
+//   state    its block                             leaves by
+//   live     is handed out, or in a cache          release(): idle
+//   idle     went back to the heap of pages        acquire() of its place: live; too many, pressure: retired
+//   retired  is no more                            the ticket of its time passed: destroyed
+//
+// After a split or a merge the objects of the old blocks stay idle for a while: loops place the same blocks again, so they
+// come back, and a new block goes where an idle object of its size stands if that place is free. An object is no memory,
+// only a name for some: that its place is in use under another name is allowed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocator/driver_backing.hpp"
+#include "drivers/driver.hpp"
+
+namespace cistern::allocation {
+
+class BlockObjects {
+ public:
+  BlockObjects(drivers::Driver& driver, DeviceWork& work, std::size_t most_idle)
+      : driver_(driver), work_(work), most_idle_(most_idle) {}
+  // Destroys all that are not live. pre: the device is idle.
+  ~BlockObjects();
+  BlockObjects(const BlockObjects&) = delete;
+  BlockObjects& operator=(const BlockObjects&) = delete;
+
+  // Where idle objects of the size stand: visit(offset) for a few of them, the last freed first, until it says true.
+  template <class Visit>
+  bool find_idle(std::uint32_t heap, std::uint64_t bytes, Visit visit) const {
+    const auto found = sizes_.find({heap, bytes});
+    if (found == sizes_.end()) return false;
+    int left = kTries;
+    for (const Entry* entry = found->second; entry != nullptr && left-- > 0; entry = entry->same_next) {
+      if (visit(entry->offset)) return true;
+    }
+    return false;
+  }
+  // An object over [inside, inside + bytes) of the segment, live; `offset` is the place in its heap of pages. Null when the
+  // driver makes none, even after idle ones were dropped.
+  void* acquire(std::uint32_t heap, std::uint64_t offset, const drivers::Segment& segment, std::uint64_t inside,
+                std::uint64_t bytes);
+  // pre: live.
+  void release(std::uint64_t address, std::uint64_t bytes);
+  // The same for an object that is in none of the books (blocks of slabs keep theirs): made anew, and dropped for good.
+  void* make(const drivers::Segment& segment, std::uint64_t inside, std::uint64_t bytes);
+  void retire(void* object, std::uint64_t address);
+
+  // Destroys retired objects whose work is done.
+  void settle();
+  // Drops all idle objects; those whose work is not done go later.
+  void drop_idle();
+  // Destroys all objects over the range at once. pre: no work can touch it, none of them is live.
+  void forget(std::uint64_t address, std::uint64_t bytes);
+
+  std::size_t idle() const { return idle_count_; }
+  std::size_t retired() const { return retired_.size(); }
+  std::size_t live() const { return entries_.size() - idle_count_; }
+  std::vector<std::string> check_invariants() const;
+
+ private:
+  static constexpr int kTries = 64;
+  static constexpr std::size_t kSpareSizes = 1024;
+  using Place = std::pair<std::uint64_t, std::uint64_t>;  // Address, bytes.
+  using Size = std::pair<std::uint32_t, std::uint64_t>;   // Heap, bytes.
+  struct Entry {
+    void* object = nullptr;
+    const Place* place = nullptr;  // The key of this entry.
+    std::uint64_t offset = 0;
+    std::uint32_t heap = 0;
+    bool idle = false;
+    Entry* older = nullptr;  // Idle ones only.
+    Entry* newer = nullptr;
+    Entry* same_prev = nullptr;  // Idle ones of one size, the last freed first.
+    Entry* same_next = nullptr;
+  };
+  struct Retired {
+    void* object = nullptr;
+    std::uint64_t address = 0;  // Of its place.
+    core::Ticket ticket = core::Ticket::none;
+    bool marked = false;
+  };
+
+  void link(Entry& entry);
+  void unlink(Entry& entry);
+  void prune_sizes();
+  // The entry leaves the books.
+  std::map<Place, Entry>::iterator erase(std::map<Place, Entry>::iterator entry);
+  // Retires the oldest idle ones until `keep` are left.
+  void retire_idle(std::size_t keep);
+
+  drivers::Driver& driver_;
+  DeviceWork& work_;
+  const std::size_t most_idle_;
+  std::map<Place, Entry> entries_;
+  std::map<Size, Entry*> sizes_;  // First idle entry of each size; null where all are live.
+  Entry* oldest_ = nullptr;
+  Entry* newest_ = nullptr;
+  std::size_t idle_count_ = 0;
+  std::deque<Retired> retired_;  // Oldest first; those without a ticket at the end.
+};
+
+}  // namespace cistern::allocation
