@@ -1,3 +1,4 @@
+// Loads the other allocators. dlopen() keeps each in its own scope.
 #include "foreign.hpp"
 
 #include <dlfcn.h>
@@ -7,8 +8,8 @@
 namespace cistern::bench {
 namespace {
 
-void load(std::vector<ForeignAllocator>& all, const char* name, std::initializer_list<const char*> files, const char* malloc_name,
-          const char* free_name) {
+void load(std::vector<ForeignAllocator>& all, const char* name, std::initializer_list<const char*> files,
+          const char* malloc_name, const char* free_name) {
   for (const char* file : files) {
     void* library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) continue;

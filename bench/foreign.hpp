@@ -1,5 +1,6 @@
-// Other allocators as pairs of functions: the C library's, mimalloc, jemalloc. The last two are loaded with dlopen() into
-// their own scope, since linking either would replace malloc for the whole process. Thread-safe after the first call.
+// Other allocators as pairs of functions: the C library's, mimalloc, jemalloc. The last two are loaded with dlopen()
+// into their own scope, since linking either would replace malloc for the whole process. Thread-safe after the first
+// call.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The arena pool: a decode loop's 1,750 buffers a token in steady state, with dtype and shape, dropped as the token goes on
-// or kept to its end; beside the reference pool and a driver call a buffer.
+// The arena pool: a decode loop's 1,750 buffers a token in steady state, with dtype and shape, dropped as the token
+// goes on or kept to its end; beside the reference pool and a driver call a buffer.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -82,14 +82,21 @@ void add_pool(Suite& suite) {
     suite.add({group, "cistern", "buffer", [keep](benchmark::State& state) {
                  BufferPool pool(Device::cpu());
                  tokens<TypedBuffer>(
-                     state, keep, [&](const Request& r) { return pool.alloc(r.byte_len, DType::f32, {r.rows, r.columns}); },
+                     state, keep,
+                     [&](const Request& r) {
+                       return pool.alloc(r.byte_len, DType::f32, {r.rows, r.columns});
+                     },
                      [&] { pool.reset(); });
                }});
     suite.add({group, "reference-pool", "buffer", [keep](benchmark::State& state) {
-                 reference::ReferencePool pool(
-                     [](std::size_t n) { return std::shared_ptr<void>(std::aligned_alloc(64, std::max<std::size_t>(n, 64)), &std::free); });
+                 reference::ReferencePool pool([](std::size_t n) {
+                   return std::shared_ptr<void>(std::aligned_alloc(64, std::max<std::size_t>(n, 64)), &std::free);
+                 });
                  tokens<reference::PooledBuffer>(
-                     state, keep, [&](const Request& r) { return pool.alloc(r.byte_len, 0, {r.rows, r.columns}); },
+                     state, keep,
+                     [&](const Request& r) {
+                       return pool.alloc(r.byte_len, 0, {r.rows, r.columns});
+                     },
                      [&] { pool.reset(); });
                }});
     suite.add({group, "driver", "buffer", [keep](benchmark::State& state) {

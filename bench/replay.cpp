@@ -27,6 +27,7 @@ class ReferenceMemory {
   std::uint64_t address(Handle handle) const { return reinterpret_cast<std::uint64_t>(handle->data); }
   void touch(Handle, std::uint64_t, std::uint16_t) {}
   void leave(Handle, std::uint64_t, std::uint16_t) {}
+  void join(std::uint16_t) {}
   void advance(std::uint64_t) {}
 
  private:
@@ -41,7 +42,8 @@ struct Runner {
 };
 
 Runner cistern_runner(const trace::Program& program) {
-  std::shared_ptr<trace::Target> target = trace::make_target({.policy = trace::Policy::cistern, .device = Device::cpu()}, program);
+  std::shared_ptr<trace::Target> target =
+      trace::make_target({.policy = trace::Policy::cistern, .device = Device::cpu()}, program);
   return {[target, &program] {
             if (target->run(0, program, {}).failed != 0) std::abort();
           },

@@ -1,3 +1,4 @@
+// Runs the suite on Google Benchmark and makes the table. Single-threaded.
 #include "suite.hpp"
 
 #include <fmt/format.h>
@@ -103,8 +104,8 @@ void print(const std::vector<Figure>& figures, bool json) {
   fmt::print("{:<28} {:<18} {:>12} {:>23} {:>8}\n", "group", "variant", "median", "quartiles", "ratio");
   std::string group;
   for (const Figure& f : figures) {
-    fmt::print("{:<28} {:<18} {:>9.1f} ns {:>10.1f} - {:>10.1f} {:>7.2f}x  a {}\n", f.group == group ? "" : f.group, f.name,
-               f.median_ns, f.low_ns, f.high_ns, f.ratio, f.unit);
+    fmt::print("{:<28} {:<18} {:>9.1f} ns {:>10.1f} - {:>10.1f} {:>7.2f}x  a {}\n", f.group == group ? "" : f.group,
+               f.name, f.median_ns, f.low_ns, f.high_ns, f.ratio, f.unit);
     group = f.group;
   }
 }

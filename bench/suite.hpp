@@ -1,6 +1,6 @@
-// The benchmark suite: groups of variants that do the same work, measured side by side in one run. The first variant of a
-// group is Cistern's; the table gives its median and how many times it is faster than each other one.
-// Google Benchmark runs the variants, repetitions interleaved at random. Single-threaded; variants may start threads.
+// The benchmark suite: groups of variants that do the same work, measured side by side in one run. The first variant of
+// a group is Cistern's; the table gives its median and how many times it is faster than each other one. Google
+// Benchmark runs the variants, repetitions interleaved at random. Single-threaded; variants may start threads.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -13,11 +13,11 @@
 namespace cistern::bench {
 
 struct Variant {
-  std::string group;  // "pair/64"
-  std::string name;   // "mimalloc"
-  std::string unit;   // What one item is: "pair", "event", "buffer".
+  std::string group;                            // "pair/64"
+  std::string name;                             // "mimalloc"
+  std::string unit;                             // What one item is: "pair", "event", "buffer".
   std::function<void(benchmark::State&)> body;  // Items done must be set by SetItemsProcessed().
-  bool manual_time = false;  // The body sets the iteration time (threads).
+  bool manual_time = false;                     // The body sets the iteration time (threads).
 };
 
 class Suite {
@@ -30,7 +30,7 @@ class Suite {
 };
 
 struct Options {
-  std::vector<std::string> names;  // Groups whose name starts with one of these; all when empty.
+  std::vector<std::string> names;   // Groups whose name starts with one of these; all when empty.
   std::vector<std::string> traces;  // Files for the replay groups; those of the source tree when empty.
   unsigned repetitions = 9;
   double min_seconds = 0.1;  // Of each repetition.
@@ -43,7 +43,7 @@ struct Figure {
   double median_ns = 0;  // An item.
   double low_ns = 0;     // Quartiles.
   double high_ns = 0;
-  double ratio = 0;      // This variant's median / that of the group's first variant.
+  double ratio = 0;  // This variant's median / that of the group's first variant.
 };
 
 // Everything there is. Groups whose rival is not installed are left out.

@@ -41,7 +41,8 @@ template <class Block>
 class Ring {
  public:
   void push(Block block) {
-    while (head_.load(std::memory_order_relaxed) - tail_.load(std::memory_order_acquire) == kSlots) std::this_thread::yield();
+    while (head_.load(std::memory_order_relaxed) - tail_.load(std::memory_order_acquire) == kSlots)
+      std::this_thread::yield();
     const std::size_t at = head_.load(std::memory_order_relaxed);
     slots_[at % kSlots] = block;
     head_.store(at + 1, std::memory_order_release);

@@ -1,9 +1,9 @@
 /* C interface to Cistern: everything that the C++ interface does, for C and for other languages. Plain C99.
  *
  * Versioning: structs that may grow carry their size; functions are never changed or removed within a major version.
- * Errors: functions return a status. On anything but CISTERN_OK nothing was changed, and cistern_last_error() has the text,
- * per thread, until the thread's next failing call. No C++ exception leaves this interface.
- * Units are bytes. All functions are thread-safe, except that a pool is used by one thread at a time. */
+ * Errors: functions return a status. On anything but CISTERN_OK nothing was changed, and cistern_last_error() has the
+ * text, per thread, until the thread's next failing call. No C++ exception leaves this interface. Units are bytes. All
+ * functions are thread-safe, except that a pool is used by one thread at a time. */
 #ifndef CISTERN_C_H
 #define CISTERN_C_H
 
@@ -32,7 +32,8 @@ const char* cistern_version_string(void);
 /* Text of this thread's last failure; "" when there was none. Never null. */
 const char* cistern_last_error(void);
 
-/* --- Devices ---------------------------------------------------------------------------------------------------------- */
+/* --- Devices
+ * ---------------------------------------------------------------------------------------------------------- */
 
 typedef enum cistern_device_type {
   CISTERN_CPU = 0,
@@ -52,7 +53,8 @@ cistern_status cistern_set_default_device(cistern_device device);
 /* Reads "cpu", "cuda:1". */
 cistern_status cistern_parse_device(const char* text, cistern_device* out);
 
-/* --- Streams ---------------------------------------------------------------------------------------------------------- */
+/* --- Streams
+ * ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct cistern_stream cistern_stream; /* Made by cistern_stream_open, ended by cistern_stream_close. */
 
@@ -64,7 +66,8 @@ uint64_t cistern_stream_id(const cistern_stream* stream);
 /* Says that the stream itself was destroyed by its owner. */
 cistern_status cistern_stream_destroyed(const cistern_stream* stream);
 
-/* --- Buffers ---------------------------------------------------------------------------------------------------------- */
+/* --- Buffers
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* A handle; copy it freely. All zero is the null buffer. */
 typedef struct cistern_buffer {
@@ -97,7 +100,8 @@ cistern_device cistern_buffer_device(cistern_buffer buffer);
 /* Pointer for the host; may move device-only memory first. */
 cistern_status cistern_buffer_raw_ptr(cistern_buffer buffer, void** out);
 
-/* --- Figures and limits ----------------------------------------------------------------------------------------------- */
+/* --- Figures and limits
+ * ----------------------------------------------------------------------------------------------- */
 
 typedef struct cistern_stats {
   size_t struct_size; /* Set by the caller to sizeof(cistern_stats); fields beyond it are not written. */
@@ -134,10 +138,12 @@ cistern_status cistern_remove_out_of_memory_callback(uint64_t id);
 /* Buffers that this thread allocates count under the innermost tag. Push and pop in pairs. */
 cistern_status cistern_push_tag(const char* name);
 cistern_status cistern_pop_tag(void);
-/* Active and peak bytes of a tag; CISTERN_INVALID_ARGUMENT for a name that was never used. Either result may be null. */
+/* Active and peak bytes of a tag; CISTERN_INVALID_ARGUMENT for a name that was never used. Either result may be null.
+ */
 cistern_status cistern_get_tag(cistern_device device, const char* name, uint64_t* active, uint64_t* peak);
 
-/* --- Arena pool ------------------------------------------------------------------------------------------------------- */
+/* --- Arena pool
+ * ------------------------------------------------------------------------------------------------------- */
 
 typedef struct cistern_pool cistern_pool;
 typedef struct cistern_tensor cistern_tensor; /* One handle to a pool's buffer. */

@@ -1,5 +1,5 @@
-// What the files of the C interface share: handles behind the opaque types, and the turning of exceptions into statuses.
-// Called by src/adapters/c_*.cpp only. The last error's text is per thread.
+// What the files of the C interface share: handles behind the opaque types, and the turning of exceptions into
+// statuses. Called by src/adapters/c_*.cpp only. The last error's text is per thread.
 #pragma once
 
 #include <exception>
@@ -67,7 +67,8 @@ inline cistern_buffer to_c(Buffer buffer) { return {buffer.block(), buffer.seria
 template <class Struct>
 void copy_versioned(Struct from, Struct* to) {
   const std::size_t size = to->struct_size;
-  if (size < sizeof(to->struct_size)) throw invalid_argument("struct_size " + std::to_string(size) + ": expected sizeof the struct");
+  if (size < sizeof(to->struct_size))
+    throw invalid_argument("struct_size " + std::to_string(size) + ": expected sizeof the struct");
   from.struct_size = size;
   __builtin_memcpy(to, &from, size < sizeof(Struct) ? size : sizeof(Struct));
 }

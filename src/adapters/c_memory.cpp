@@ -14,7 +14,8 @@ namespace {
 thread_local std::string last_error;
 thread_local std::vector<std::unique_ptr<ScopedTag>> tags;
 
-void set_limit(std::size_t (*set)(std::size_t, Device), cistern_device device, std::size_t bytes, std::size_t* previous) {
+void set_limit(std::size_t (*set)(std::size_t, Device), cistern_device device, std::size_t bytes,
+               std::size_t* previous) {
   const std::size_t before = set(bytes, from_c(device));
   if (previous != nullptr) *previous = before;
 }
@@ -225,7 +226,8 @@ cistern_status cistern_set_memory_options(cistern_device device, uint32_t option
   });
 }
 
-cistern_status cistern_add_out_of_memory_callback(cistern_out_of_memory_callback callback, void* context, uint64_t* id) {
+cistern_status cistern_add_out_of_memory_callback(cistern_out_of_memory_callback callback, void* context,
+                                                  uint64_t* id) {
   return guarded([&] {
     if (callback == nullptr) throw invalid_argument("cistern_add_out_of_memory_callback: callback is null");
     require(id, "cistern_add_out_of_memory_callback", "id");
@@ -258,7 +260,8 @@ cistern_status cistern_get_tag(cistern_device device, const char* name, uint64_t
     require(name, "cistern_get_tag", "name");
     const std::vector<TagStats> all = tag_stats(from_c(device));
     const auto found = std::find_if(all.begin(), all.end(), [&](const TagStats& t) { return t.name == name; });
-    if (found == all.end()) throw invalid_argument("cistern_get_tag: no buffer was allocated under \"" + std::string(name) + "\"");
+    if (found == all.end())
+      throw invalid_argument("cistern_get_tag: no buffer was allocated under \"" + std::string(name) + "\"");
     if (active != nullptr) *active = found->active;
     if (peak != nullptr) *peak = found->peak;
   });

@@ -12,8 +12,9 @@ namespace {
 DType dtype_from_c(cistern_dtype dtype) {
   const auto found = from_dlpack({dtype.code, dtype.bits, dtype.lanes});
   if (!found) {
-    throw invalid_argument("data type (code " + std::to_string(dtype.code) + ", bits " + std::to_string(dtype.bits) + ", lanes " +
-                           std::to_string(dtype.lanes) + "): expected one of the types of cistern/dtype.hpp");
+    throw invalid_argument("data type (code " + std::to_string(dtype.code) + ", bits " + std::to_string(dtype.bits) +
+                           ", lanes " + std::to_string(dtype.lanes) +
+                           "): expected one of the types of cistern/dtype.hpp");
   }
   return *found;
 }
@@ -38,8 +39,8 @@ cistern_status cistern_pool_create(cistern_device device, const cistern_stream* 
 
 void cistern_pool_destroy(cistern_pool* pool) { delete pool; }
 
-cistern_status cistern_pool_alloc(cistern_pool* pool, size_t byte_len, cistern_dtype dtype, const int64_t* shape, size_t rank,
-                                  cistern_tensor** out) {
+cistern_status cistern_pool_alloc(cistern_pool* pool, size_t byte_len, cistern_dtype dtype, const int64_t* shape,
+                                  size_t rank, cistern_tensor** out) {
   return guarded([&] {
     require(pool, "cistern_pool_alloc", "pool");
     require(out, "cistern_pool_alloc", "out");
@@ -107,7 +108,9 @@ cistern_buffer cistern_tensor_buffer(const cistern_tensor* tensor) {
 size_t cistern_tensor_byte_offset(const cistern_tensor* tensor) {
   return tensor != nullptr ? tensor->value.byte_offset() : 0;
 }
-size_t cistern_tensor_byte_len(const cistern_tensor* tensor) { return tensor != nullptr ? tensor->value.byte_len() : 0; }
+size_t cistern_tensor_byte_len(const cistern_tensor* tensor) {
+  return tensor != nullptr ? tensor->value.byte_len() : 0;
+}
 
 cistern_dtype cistern_tensor_dtype(const cistern_tensor* tensor) {
   const DLPackType type = info(tensor != nullptr ? tensor->value.dtype() : DType::u8).dlpack;

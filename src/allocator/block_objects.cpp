@@ -97,15 +97,6 @@ void BlockObjects::release(std::uint64_t address, std::uint64_t bytes) {
   if (idle_count_ > most_idle_) retire_idle(most_idle_ - most_idle_ / 16);
 }
 
-void BlockObjects::retire(void* object, std::uint64_t address) {
-  try {
-    retired_.push_back({object, address, core::Ticket::none, false});
-  } catch (const std::bad_alloc&) {
-    work_.wait_for_all();
-    driver_.destroy_object(object);
-  }
-}
-
 void BlockObjects::retire_idle(std::size_t keep) {
   while (idle_count_ > keep) {
     Entry& entry = *oldest_;

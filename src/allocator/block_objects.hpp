@@ -53,9 +53,6 @@ class BlockObjects {
                 std::uint64_t bytes);
   // pre: live.
   void release(std::uint64_t address, std::uint64_t bytes);
-  // The same for an object that is in none of the books (blocks of slabs keep theirs): made anew, and dropped for good.
-  void* make(const drivers::Segment& segment, std::uint64_t inside, std::uint64_t bytes);
-  void retire(void* object, std::uint64_t address);
 
   // Destroys retired objects whose work is done.
   void settle();
@@ -70,7 +67,7 @@ class BlockObjects {
   std::vector<std::string> check_invariants() const;
 
  private:
-  static constexpr int kTries = 64;
+  static constexpr int kTries = 32;
   static constexpr std::size_t kSpareSizes = 1024;
   using Place = std::pair<std::uint64_t, std::uint64_t>;  // Address, bytes.
   using Size = std::pair<std::uint32_t, std::uint64_t>;   // Heap, bytes.
@@ -92,6 +89,7 @@ class BlockObjects {
     bool marked = false;
   };
 
+  void* make(const drivers::Segment& segment, std::uint64_t inside, std::uint64_t bytes);
   void link(Entry& entry);
   void unlink(Entry& entry);
   void prune_sizes();

@@ -60,6 +60,7 @@ Central::~Central() {
   }
   if (group_ != nullptr) group_->trim(0, true);
   group_.reset();
+  work_.retry_leftovers();
   for (const auto& heap : heaps_) {
     if (heap->range != 0 && capabilities_.virtual_memory) driver_->unreserve(heap->base, heap->range);
   }
@@ -217,8 +218,7 @@ bool Central::make_object(StreamHeap& heap, std::uint64_t offset, Block* block) 
     block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject);
     return true;
   }
-  void* const own = in_slab ? objects_.make(*segment, inside, block->capacity)
-                            : objects_.acquire(heap.index, offset, *segment, inside, block->capacity);
+  void* const own = objects_.acquire(heap.index, offset, *segment, inside, block->capacity);
   if (own == nullptr) {
     work_.note_shortage();
     return false;
@@ -231,13 +231,7 @@ bool Central::make_object(StreamHeap& heap, std::uint64_t offset, Block* block) 
 void Central::drop_object(Block* block) {
   core::BlockObject* object = BlockPool::object_of(block);
   if (object == nullptr) return;
-  if ((block->flags & core::kBlockOwnObject) != 0) {
-    if ((block->flags & core::kBlockSlab) != 0) {
-      objects_.retire(object->object.load(std::memory_order_relaxed), address_of(block));
-    } else {
-      objects_.release(address_of(block), full_capacity(block));
-    }
-  }
+  if ((block->flags & core::kBlockOwnObject) != 0) objects_.release(address_of(block), full_capacity(block));
   object->set(nullptr, 0);
   block->flags = static_cast<std::uint8_t>(block->flags & ~(core::kBlockObject | core::kBlockOwnObject));
 }
@@ -304,7 +298,9 @@ void Central::give(const Lock&, Block* block) {
     driver_->fill(address_of(block), kPoison, block->capacity, heap.native);
   }
   if ((block->flags & core::kBlockSlab) != 0) {
-    if (core::Slab* slab = heap.slabs.give(block)) release_slab(heap, slab);
+    core::Slab* const slab = heap.slabs.give(block);
+    // Where its blocks have objects an empty slab is worth more; it leaves when memory would have to be brought.
+    if (slab != nullptr && !capabilities_.block_objects) release_slab(heap, slab);
     return;
   }
   auto* node = static_cast<HeapNode*>(block->home);

@@ -44,8 +44,8 @@ namespace cistern::allocation {
 // What can be tuned; the defaults come from replaying traces.
 struct FrontConfig {
   std::size_t max_cached = 1 * core::MiB;         // Largest block that a thread keeps.
-  std::size_t cache_bytes = 1280 * core::KiB;     // A thread keeps at least this much (one largest block and small ones),
-  std::size_t cache_fraction = 512;               // or the device's active bytes divided by this, if that is more.
+  std::size_t cache_bytes = 256 * core::KiB;      // A thread keeps at least this much,
+  std::size_t cache_fraction = 4096;              // or the device's active bytes divided by this, if that is more.
   std::size_t refill_bytes = 8 * core::KiB;       // Small blocks fetched at a time, at least 1 and at most 64.
   std::size_t idle_objects = 8192;                // Objects kept over places without a block (Metal).
   std::size_t range_factor = 4;                   // Reserved addresses per heap, in multiples of the device's memory.
@@ -205,7 +205,8 @@ class Central {
   void show_host_object(core::Block* block);
   void end_view(core::Block* block);
   void release_slab(StreamHeap& heap, core::Slab* slab);
-  void release_empty_slabs();
+  // False when there was none.
+  bool release_empty_slabs();
   bool order_uses(core::Block* block);
   void keep_host(core::Block* block, bool used_elsewhere);
   void settle_host();

@@ -19,6 +19,7 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
       active += block->capacity;
       ++live;
     }
+    if ((block->flags & core::kBlockOwnObject) != 0) ++objects;
     if ((block->flags & core::kBlockView) != 0) {
       views += block->capacity;
     } else if ((block->flags & core::kBlockHost) != 0) {
@@ -26,7 +27,6 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
     } else if ((block->flags & core::kBlockSlab) == 0) {
       const auto* node = static_cast<const core::HeapNode*>(block->home);
       heap_bytes += node->size;
-      if ((block->flags & core::kBlockOwnObject) != 0) ++objects;
       if (node->block != block) broken.emplace_back("a heap node does not lead back to its block");
     }
     if ((block->flags & (core::kBlockView | core::kBlockHost)) == 0 && index_.find(address_of(block)) != block) {

@@ -164,10 +164,15 @@ void Central::flush_all_caches(const Lock& lock) {
   drain(lock);
 }
 
-void Central::release_empty_slabs() {
+bool Central::release_empty_slabs() {
+  bool any = false;
   for (const auto& heap : heaps_) {
-    while (core::Slab* slab = heap->slabs.take_empty()) release_slab(*heap, slab);
+    while (core::Slab* slab = heap->slabs.take_empty()) {
+      release_slab(*heap, slab);
+      any = true;
+    }
   }
+  return any;
 }
 
 void Central::give_all_back(const Lock& lock, const void* thread, bool wait) {

@@ -20,6 +20,30 @@ bool DeviceWork::ok(Status status) {
   return status == Status::ok;
 }
 
+void DeviceWork::retry_leftovers() {
+  std::erase_if(still_mapped_, [&](const auto& range) { return driver_.unmap(range.first, range.second) == Status::ok; });
+  // A piece may still be shown where an unmap failed.
+  if (still_mapped_.empty()) {
+    std::erase_if(undestroyed_, [&](drivers::Physical piece) { return driver_.destroy(piece) == Status::ok; });
+  }
+}
+
+void DeviceWork::unmap(drivers::Address at, std::size_t bytes) {
+  if (driver_.unmap(at, bytes) != Status::ok) still_mapped_.emplace(at, bytes);
+}
+
+void DeviceWork::destroy(drivers::Physical piece) {
+  if (!still_mapped_.empty()) retry_leftovers();
+  if (!still_mapped_.empty() || driver_.destroy(piece) != Status::ok) undestroyed_.push_back(piece);
+}
+
+bool DeviceWork::clear_of_leftovers(drivers::Address at, std::size_t bytes) {
+  if (still_mapped_.empty()) return true;
+  retry_leftovers();
+  return std::none_of(still_mapped_.begin(), still_mapped_.end(),
+                      [&](const auto& range) { return range.first < at + bytes && at < range.first + range.second; });
+}
+
 DeviceWork::~DeviceWork() {
   for (const Point& point : points_) {
     for (const Event event : point.events) driver_.release(event);
@@ -131,16 +155,9 @@ const drivers::Segment* DriverBacking::segment_of(Piece piece) const {
   return found == segments_.end() ? nullptr : &found->second;
 }
 
-void DriverBacking::retry() {
-  std::erase_if(unmapped_, [&](const auto& range) {
-    return driver_.unmap(address(Cell{range.first}), bytes(range.second)) == Status::ok;
-  });
-  // A piece may still be shown where an unmap failed.
-  if (unmapped_.empty()) std::erase_if(undestroyed_, [&](Piece piece) { return destroy_now(piece); });
-}
-
 bool DriverBacking::create(std::uint32_t cells, Piece& piece) {
-  if (!undestroyed_.empty() || !unmapped_.empty()) retry();
+  work_.retry_leftovers();
+  std::erase_if(undestroyed_, [&](Piece left) { return destroy_now(left); });
   if (driver_.capabilities().virtual_memory) {
     drivers::Physical physical = drivers::Physical::none;
     if (!work_.ok(driver_.create(bytes(cells), physical))) return false;
@@ -160,9 +177,6 @@ bool DriverBacking::create(std::uint32_t cells, Piece& piece) {
 }
 
 bool DriverBacking::destroy_now(Piece piece) {
-  if (driver_.capabilities().virtual_memory) {
-    return driver_.destroy(static_cast<drivers::Physical>(piece)) == Status::ok;
-  }
   const auto segment = segments_.find(static_cast<std::uint64_t>(piece));
   objects_.forget(segment->second.base, segment->second.bytes);
   if (driver_.destroy_segment(segment->second) != Status::ok) return false;
@@ -171,8 +185,11 @@ bool DriverBacking::destroy_now(Piece piece) {
 }
 
 void DriverBacking::destroy(Piece piece, std::uint32_t) {
-  if (!unmapped_.empty()) retry();
-  if (!unmapped_.empty() || !destroy_now(piece)) undestroyed_.push_back(piece);
+  if (driver_.capabilities().virtual_memory) {
+    work_.destroy(static_cast<drivers::Physical>(piece));
+  } else if (!destroy_now(piece)) {
+    undestroyed_.push_back(piece);
+  }
 }
 
 bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
@@ -180,21 +197,16 @@ bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
     shown_.emplace(core::raw(at), piece);
     return true;
   }
-  if (!unmapped_.empty()) {
-    retry();
-    for (const auto& [first, count] : unmapped_) {
-      if (first < core::raw(at) + cells && core::raw(at) < first + count) return false;
-    }
-  }
-  return work_.ok(driver_.map(address(at), static_cast<drivers::Physical>(piece), bytes(cells)));
+  return work_.clear_of_leftovers(address(at), bytes(cells)) &&
+         work_.ok(driver_.map(address(at), static_cast<drivers::Physical>(piece), bytes(cells)));
 }
 
 void DriverBacking::unmap(Cell at, std::uint32_t cells) {
-  if (!driver_.capabilities().virtual_memory) {
+  if (driver_.capabilities().virtual_memory) {
+    work_.unmap(address(at), bytes(cells));
+  } else {
     shown_.erase(core::raw(at));
-    return;
   }
-  if (driver_.unmap(address(at), bytes(cells)) != Status::ok) unmapped_.emplace(core::raw(at), cells);
 }
 
 bool DriverBacking::acquire_from(core::Backing& from) {

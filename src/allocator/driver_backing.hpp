@@ -18,7 +18,7 @@
 
 namespace cistern::allocation {
 
-// Points in the work of all streams of a device, and the order between two of them.
+// Points in the work of all streams of a device, the order between two of them, and what the driver owes.
 class DeviceWork {
  public:
   DeviceWork(drivers::Driver& driver, const StreamTable& streams) : driver_(driver), streams_(streams) {}
@@ -36,6 +36,14 @@ class DeviceWork {
   // The host waits for everything. False when the driver failed.
   bool wait_for_all();
   std::uint64_t host_waits() const { return host_waits_; }
+
+  // Calls whose failure is kept and tried again: a piece may be shown in one heap while another one gives it back.
+  void unmap(drivers::Address at, std::size_t bytes);
+  void destroy(drivers::Physical piece);
+  // Whether nothing that should be unmapped is left in the range.
+  bool clear_of_leftovers(drivers::Address at, std::size_t bytes);
+  void retry_leftovers();
+
   // Keeps what a driver says about a failure that is no lack of memory, for the error that the caller may throw.
   bool ok(drivers::Status status);
   // The same for a lack of memory or of something else, which makes the text of out_of_memory say more.
@@ -59,6 +67,8 @@ class DeviceWork {
   std::uint64_t passed_ = 0;  // Tickets up to here have passed.
   core::Ticket current_ = core::Ticket::none;
   std::uint64_t host_waits_ = 0;
+  std::map<drivers::Address, std::size_t> still_mapped_;  // The driver refused to unmap these,
+  std::vector<drivers::Physical> undestroyed_;            // and to take these back.
   std::string failure_;
   std::string shortage_;
 };
@@ -93,7 +103,6 @@ class DriverBacking final : public core::Backing {
   std::uint64_t bytes(std::uint64_t cells) const { return cells * driver_.capabilities().granularity; }
   drivers::Address address(core::Cell at) const { return base_ + bytes(core::raw(at)); }
   bool destroy_now(core::Piece piece);
-  void retry();
 
   drivers::Driver& driver_;
   DeviceWork& work_;
@@ -105,8 +114,7 @@ class DriverBacking final : public core::Backing {
   std::map<std::uint32_t, core::Piece> shown_;             // Segments by their first cell.
   std::map<std::uint64_t, drivers::Segment> segments_;     // By piece.
   std::uint64_t next_segment_ = 1;
-  std::vector<core::Piece> undestroyed_;                   // The driver refused to take these back.
-  std::map<std::uint32_t, std::uint32_t> unmapped_;        // The same for mappings: first cell, cells.
+  std::vector<core::Piece> undestroyed_;                   // Segments that the driver refused to take back.
 };
 
 }  // namespace cistern::allocation

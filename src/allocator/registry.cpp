@@ -11,6 +11,7 @@
 #include "cistern/allocator.hpp"
 #include "cistern/memory.hpp"
 #include "drivers/cpu/cpu_driver.hpp"
+#include "drivers/cuda/cuda_driver.hpp"
 #include "drivers/metal/metal_driver.hpp"
 #include "drivers/model/model_driver.hpp"
 
@@ -28,7 +29,7 @@ std::int32_t device_count(DeviceType type) {
     case DeviceType::model:
       return kMaxIndex;
     case DeviceType::cuda:
-      return 0;
+      return static_cast<std::int32_t>(drivers::list_cuda_devices().size());
     case DeviceType::metal:
       return drivers::metal_device_count();
   }
@@ -44,7 +45,7 @@ std::unique_ptr<drivers::Driver> make_driver(Device device) {
     case DeviceType::model:
       return drivers::make_model_driver();
     case DeviceType::cuda:
-      break;
+      return drivers::make_cuda_driver(device.index);
     case DeviceType::metal:
       return drivers::make_metal_driver(device.index, drivers::metal_config_from_environment());
   }
@@ -69,11 +70,12 @@ std::mutex& registry_mutex() {
   return *mutex;
 }
 
-// Made under the lock, published for readers without one, leaked on purpose: buffers are used by static destructors and by
-// threads that outlive main().
+// Made under the lock, published for readers without one, leaked on purpose: buffers are used by static destructors and
+// by threads that outlive main().
 template <typename Make>
 DeviceAllocator& made_once(std::atomic<DeviceAllocator*>& slot, Make make) {
-  if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) [[likely]] return *known;
+  if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) [[likely]]
+    return *known;
   const std::lock_guard lock(registry_mutex());
   if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) return *known;
   DeviceAllocator* fresh = make();
@@ -87,7 +89,8 @@ DeviceAllocator& device_allocator(Device device) {
   const auto type = static_cast<std::size_t>(device.type);
   if (type < kNames.size() && device.index >= 0 && device.index < kMaxIndex) {
     auto& slot = registry.allocators[type][static_cast<std::size_t>(device.index)];
-    if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) [[likely]] return *known;
+    if (DeviceAllocator* known = slot.load(std::memory_order_acquire)) [[likely]]
+      return *known;
     if (is_available(device)) {
       return made_once(slot, [&]() -> DeviceAllocator* {
         auto driver = make_driver(device);
@@ -110,7 +113,8 @@ DeviceAllocator& system_device_allocator() {
 namespace {
 
 DeviceAllocator& chosen() {
-  if (DeviceAllocator* known = registry.chosen.load(std::memory_order_acquire)) [[likely]] return *known;
+  if (DeviceAllocator* known = registry.chosen.load(std::memory_order_acquire)) [[likely]]
+    return *known;
   return device_allocator(Device::cpu());
 }
 
@@ -137,7 +141,8 @@ Device parse_device(std::string_view text) {
     if (error == std::errc() && stop == end && device.index >= 0) return device;
     break;
   }
-  throw invalid_argument("cistern: '" + std::string(text) + "' names no device; expected cpu, cuda:N, metal:N or model:N");
+  throw invalid_argument("cistern: '" + std::string(text) +
+                         "' names no device; expected cpu, cuda:N, metal:N or model:N");
 }
 
 bool is_available(Device device) {

@@ -1,16 +1,19 @@
-// Block: the descriptor behind every Buffer. One cache line, never unmapped, recycled with its serial going on, so that a
-// handle that outlived its allocation is always recognised. Written by its owner; see the table for who may write what.
+// Block: the descriptor behind every Buffer. One cache line, never unmapped, recycled with its serial going on, so that
+// a handle that outlived its allocation is always recognised. Written by its owner; see the table for who may write
+// what.
 //
-//   serial    odd while live, even while free. Written by the owning thread with a plain store, by compare-exchange when
+//   serial    odd while live, even while free. Written by the owning thread with a plain store, by compare-exchange
+//   when
 //             no cache owns the block, by whoever empties an inbox for a block that was claimed through `remote`.
 //   owner     the bin of the thread cache that takes the block back (see thread_cache.hpp), or that of `central_owner`.
-//             Changed only while the block is free, except for the bit kAttention: other threads set it to make the owner
-//             take the long way (they claimed the block, used it on other streams, or its memory moved).
-//   remote    what other threads left for the owner: low half of the serial that one of them freed, 0 for nothing. While it
+//             Changed only while the block is free, except for the bit kAttention: other threads set it to make the
+//             owner take the long way (they claimed the block, used it on other streams, or its memory moved).
+//   remote    what other threads left for the owner: low half of the serial that one of them freed, 0 for nothing.
+//   While it
 //             is not 0 the block is linked in an inbox through `remote_next`, once, until whoever empties the inbox
 //             clears the field.
-//   address   changes while the block is live only when its memory moves to the host (raw_ptr()), under the device's lock.
-//   the rest  written by whoever holds the block while it is free, by nobody while it is live.
+//   address   changes while the block is live only when its memory moves to the host (raw_ptr()), under the device's
+//   lock. the rest  written by whoever holds the block while it is free, by nobody while it is live.
 #pragma once
 
 #include <atomic>
@@ -20,11 +23,11 @@
 namespace cistern::core {
 
 enum BlockFlags : std::uint8_t {
-  kBlockView = 1,    // Memory of somebody else (make_buffer).
-  kBlockSlab = 2,    // Part of a slab; `home` is the Slab. Otherwise `home` is the HeapNode.
-  kBlockHost = 4,    // A whole buffer from Driver::allocate_host; `home` is its capacity as a number.
-  kBlockPinned = 8,  // Must not move (exported, registered, part of a graph).
-  kBlockEmpty = 16,  // malloc(0): a smallest block that shows a capacity of 0.
+  kBlockView = 1,        // Memory of somebody else (make_buffer).
+  kBlockSlab = 2,        // Part of a slab; `home` is the Slab. Otherwise `home` is the HeapNode.
+  kBlockHost = 4,        // A whole buffer from Driver::allocate_host; `home` is its capacity as a number.
+  kBlockPinned = 8,      // Must not move (exported, registered, part of a graph).
+  kBlockEmpty = 16,      // malloc(0): a smallest block that shows a capacity of 0.
   kBlockObject = 32,     // ptr() is the object kept beside the descriptor,
   kBlockOwnObject = 64,  // which was made for this block alone.
 };

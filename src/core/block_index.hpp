@@ -1,8 +1,8 @@
 // BlockIndex: from an address to the block that starts there. A radix tree of three levels over granules of 8 KiB.
 //
-// A granule holds at most one block from the heap of pages that starts in it (those are larger than 8 KiB), or belongs to
-// one slab (slabs are aligned to granules). Does not: say whether the block is live, or starts exactly at the address.
-// Locking: writers under the device's lock; readers take none (nodes are only added; slabs are never freed).
+// A granule holds at most one block from the heap of pages that starts in it (those are larger than 8 KiB), or belongs
+// to one slab (slabs are aligned to granules). Does not: say whether the block is live, or starts exactly at the
+// address. Locking: writers under the device's lock; readers take none (nodes are only added; slabs are never freed).
 #pragma once
 
 #include <array>

@@ -1,9 +1,9 @@
 // BlockPool: the descriptors of one allocator, in chunks that are never unmapped.
 //
 // Does: hands out and takes back descriptors; leads from a descriptor to its allocator. Does not: look at what a block
-// describes. A chunk outlives its pool: when the pool goes, its chunks wait in a process-wide store for the next pool, and
-// serials go on, so that an old handle is recognised as dead for ever.
-// Locking: take() and give() under the device's lock; owner_of() and object_of() need none.
+// describes. A chunk outlives its pool: when the pool goes, its chunks wait in a process-wide store for the next pool,
+// and serials go on, so that an old handle is recognised as dead for ever. Locking: take() and give() under the
+// device's lock; owner_of() and object_of() need none.
 #pragma once
 
 #include <atomic>

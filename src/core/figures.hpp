@@ -1,12 +1,13 @@
 // Figures: bytes and counts of live buffers, kept a thread and summed on read; their peak; bytes by tag.
 //
-// Each thread cache has an Account that its thread alone writes. The peak needs no common counter on the fast path: each
-// account has an allotment `high`, and while
+// Each thread cache has an Account that its thread alone writes. The peak needs no common counter on the fast path:
+// each account has an allotment `high`, and while
 //       sum of all `high`  <=  peak + accounts x kCredit
 // holds, no thread below its allotment can have raised the peak by more than the credits. A thread that passes its own
 // calls checkpoint(), which takes the exact sum of the moment and hands out new allotments. In the same way `low` is a
 // floor for an explicit cache limit: while every account is above its own, the sum is above what was asked for.
-// Does not: know devices, limits, or who frees what. Locking: reads take none; checkpoint() and the setters one leaf lock.
+// Does not: know devices, limits, or who frees what. Locking: reads take none; checkpoint() and the setters one leaf
+// lock.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +27,8 @@ namespace cistern::core {
 struct Account {
   std::atomic<std::int64_t> bytes{0};  // May be negative: a thread frees what another one allocated.
   std::atomic<std::int64_t> count{0};
-  std::atomic<std::int64_t> high{-1};  // -1: the first allocation makes a checkpoint.
-  std::atomic<std::int64_t> low{kNone};  // The larger of the next two.
+  std::atomic<std::int64_t> high{-1};         // -1: the first allocation makes a checkpoint.
+  std::atomic<std::int64_t> low{kNone};       // The larger of the next two.
   std::atomic<std::int64_t> floor{kNone};     // From an explicit cache limit.
   std::atomic<std::int64_t> keep_low{kNone};  // From the bound of the thread's own cache.
   Account* next = nullptr;
@@ -77,7 +78,7 @@ class Figures {
 
  private:
   static std::uint64_t clamp(std::int64_t v) { return v > 0 ? static_cast<std::uint64_t>(v) : 0; }
-  std::int64_t sum(std::atomic<std::int64_t> Account::* field) const;
+  std::int64_t sum(std::atomic<std::int64_t> Account::*field) const;
   void hand_out(std::int64_t active);
 
   std::atomic<Account*> accounts_{nullptr};

@@ -93,8 +93,8 @@ class HeapGroup {
   const HeapCounts& counts() const;
 
   std::uint64_t limit() const;
-  // `tight` says that the limit leaves little above the live bytes to come: pieces are small from the start, which costs
-  // two to three times the operations. Without it they become small when three quarters of the limit are held.
+  // `tight` says that the limit leaves little above the live bytes to come: pieces are small from the start, which
+  // costs two to three times the operations. Without it they become small when three quarters of the limit are held.
   void set_limit(std::uint64_t bytes, bool tight);
   // Releases pieces without a live byte until at most `keep` bytes of them are left. Stale addresses whose work is not
   // done are left alone; with `wait` the host waits for them. Returns the bytes released.

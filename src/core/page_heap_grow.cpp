@@ -26,8 +26,8 @@ HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment) {
   return nullptr;
 }
 
-// A segment never moves and no block crosses its end: an unmapped cell stays between segments. Many small ones waste less
-// than few large ones; over the recorded traces 1/16 of what is held, at most 16 MiB, did best (docs/metal.md).
+// A segment never moves and no block crosses its end: an unmapped cell stays between segments. Many small ones waste
+// less than few large ones; over the recorded traces 1/16 of what is held, at most 16 MiB, did best (docs/metal.md).
 HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignment) {
   const std::uint64_t least = align_up(bytes + (alignment > cell_bytes ? alignment : 0), cell_bytes) >> cell_shift;
   const std::uint64_t held = group.pieces.cells();

@@ -31,8 +31,8 @@ struct NodeList {
 struct HeapTuning {
   static constexpr std::uint64_t slack_num = 26;  // Held memory may reach 26/25 of the peak of live bytes.
   static constexpr std::uint64_t slack_den = 25;
-  static constexpr std::uint64_t cap_part = 48;  // Largest piece: 1/48 of the peak, within 8 and 16 cells.
-  static constexpr std::uint64_t cap_least = 8;
+  static constexpr std::uint64_t cap_part = 48;  // Largest piece: 1/48 of the peak, within 2 and 16 cells.
+  static constexpr std::uint64_t cap_least = 2;
   static constexpr std::uint64_t cap_most = 16;
   static constexpr std::uint64_t tight_part = 64;  // Under a limit: 1/64 of it, within 2 and 4 cells.
   static constexpr std::uint64_t tight_least = 2;

@@ -10,10 +10,10 @@ namespace cistern::core {
 
 class SizeClasses {
  public:
-  static constexpr std::size_t kLargest = std::size_t{8} << 10;   // Bytes; see block_index.hpp, whose granule this is.
-  static constexpr std::size_t kUnit = 64;                        // Bytes; every class is a multiple.
+  static constexpr std::size_t kLargest = std::size_t{8} << 10;  // Bytes; see block_index.hpp, whose granule this is.
+  static constexpr std::size_t kUnit = 64;                       // Bytes; every class is a multiple.
   static constexpr std::size_t kMaxClasses = 48;
-  static constexpr std::size_t kMaxPerSlab = 128;                 // Blocks.
+  static constexpr std::size_t kMaxPerSlab = 128;  // Blocks.
 
   // `alignment` is the device's: a power of two. Above 1 KiB there are no classes: too few blocks would share a slab.
   explicit SizeClasses(std::size_t alignment);

@@ -6,8 +6,8 @@
 //   empty    empty of its class   all; at most one a class is kept unless pressure takes it
 //
 // Does: hands out and takes back blocks. Does not: get or give the memory of a slab (the caller does), touch memory.
-// Locking: all under the device's lock, except Slab::block_at(), which readers of the index call without one. Slab objects
-// are therefore recycled, and freed only with the store.
+// Locking: all under the device's lock, except Slab::block_at(), which readers of the index call without one. Slab
+// objects are therefore recycled, and freed only with the store.
 #pragma once
 
 #include <array>
@@ -33,10 +33,10 @@ struct Slab {
   Slab* next = nullptr;
   Slab* all_next = nullptr;  // Every slab object ever made by the store.
   Block* free = nullptr;
-  std::uint32_t capacity = 0;  // Blocks.
-  std::uint32_t carved = 0;    // Blocks that have a descriptor; the rest were never handed out.
+  std::uint32_t capacity = 0;    // Blocks.
+  std::uint32_t carved = 0;      // Blocks that have a descriptor; the rest were never handed out.
   std::uint32_t free_count = 0;  // Blocks not handed out, uncarved ones included.
-  std::uint8_t bin = 0;        // Size class.
+  std::uint8_t bin = 0;          // Size class.
   std::atomic<std::uint64_t> base{0};
   std::atomic<std::uint32_t> block_bytes{0};  // 0 while the object waits to be used again.
   std::array<std::atomic<Block*>, SizeClasses::kMaxPerSlab> blocks{};
@@ -65,7 +65,8 @@ class SlabStore {
   SlabStore(const SlabStore&) = delete;
   SlabStore& operator=(const SlabStore&) = delete;
 
-  // A block of the class from a slab that has one; null when add() must bring a slab first (or the host has no memory left).
+  // A block of the class from a slab that has one; null when add() must bring a slab first (or the host has no memory
+  // left).
   Block* take(std::uint8_t bin);
   // Brings memory for a slab of the class: `node` at `address`. Null when the host has no memory left.
   Slab* add(std::uint8_t bin, HeapNode* node, std::uint64_t address);

@@ -1,11 +1,12 @@
 // ThreadCache: free blocks of one (thread, heap) pair, so that the sizes in use cost a few nanoseconds and no lock.
 //
-// Does: bins of small classes and of exact larger sizes, bounded in bytes together; the inbox into which other threads free
-// this thread's blocks; the claim that lets exactly one of two racing frees win. Does not: get or give memory, look at
-// addresses.
+// Does: bins of small classes and of exact larger sizes, bounded in bytes together; the inbox into which other threads
+// free this thread's blocks; the claim that lets exactly one of two racing frees win. Does not: get or give memory,
+// look at addresses.
 //
 // The bound costs the fast path nothing of its own: while only the fast path runs, what the bins hold plus what the
-// account has as live is constant (`total`), so the account's watermark `low` = total - budget says when the bins are full.
+// account has as live is constant (`total`), so the account's watermark `low` = total - budget says when the bins are
+// full.
 //
 //   event                              live    held    total
 //   fast malloc, fast free             +/-     -/+     same

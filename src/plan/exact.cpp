@@ -52,6 +52,15 @@ ExactSearch::ExactSearch(const Strip& strip)
   failed_.resize(kFailedStates);
 }
 
+bool ExactSearch::handles(const Strip& strip) {
+  constexpr std::int32_t kMostBoxes = 8192;                     // 8 MiB
+  constexpr std::int64_t kMostSlots = std::int64_t{1} << 24;  // 128 MiB
+  if (strip.any_gap || strip.boxes() > kMostBoxes) return false;
+  std::int64_t slots = 0;
+  for (std::size_t b = 0; b < strip.size.size(); ++b) slots += strip.last[b] - strip.first[b];
+  return slots <= kMostSlots;
+}
+
 bool ExactSearch::start(Bytes capacity) {
   capacity_ = capacity;
   nodes_ = 0;

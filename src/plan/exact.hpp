@@ -34,9 +34,10 @@ struct Cancel {
 
 class ExactSearch {
  public:
-  // pre: !strip.any_gap. Takes about boxes^2 / 8 bytes: see kMostBoxes.
+  // pre: handles(strip).
   explicit ExactSearch(const Strip& strip);
-  static constexpr std::int32_t kMostBoxes = 8192;
+  // No gaps, and small enough: a search takes boxes^2 / 8 bytes, and 8 bytes a box and section.
+  static bool handles(const Strip& strip);
 
   // Searches until decided, or `nodes` decisions were made, or `control` or `cancel` stop it. `ranks`: which of several
   // boxes that may lie lowest is tried first. Deterministic but for the stops.

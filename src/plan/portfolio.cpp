@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plan/online_fit.hpp"
 #include "plan/repair.hpp"
 #include "plan/team.hpp"
 
@@ -77,6 +78,7 @@ constexpr SearchRecipe kSearches[] = {
     {Branching::tightest_section, Order::area},
 };
 
+constexpr std::int32_t kWorthKeeping = 1000;  // boxes: the skyline of the first plan is kept for the next
 constexpr std::size_t kDives = 64;
 constexpr int kBumpRound = 2;  // where the exact search applies, it gets two rounds before first fit is bumped
 constexpr std::int32_t kMostBumped = 4000;  // boxes: first fit over and over costs too much beyond
@@ -88,11 +90,10 @@ std::uint64_t seed_for(std::uint64_t seed, int turn, std::size_t task) {
 }  // namespace
 
 Portfolio::Portfolio(Strip strip, unsigned threads, std::uint64_t seed)
-    : strip_(std::move(strip)), threads_(threads), seed_(seed), workers_(threads), bound_(lower_bound(strip_)) {
-  orders_.resize(static_cast<std::size_t>(Order::hint) + 1);
-}
+    : strip_(std::move(strip)), threads_(threads), seed_(seed), bound_(lower_bound(strip_)) {}
 
 const std::vector<std::int32_t>& Portfolio::order(Order o) {
+  orders_.resize(static_cast<std::size_t>(Order::hint) + 1);
   std::vector<std::int32_t>& cached = orders_[static_cast<std::size_t>(o)];
   if (cached.empty()) cached = order_of(strip_, o);
   return cached;
@@ -114,17 +115,18 @@ void Portfolio::begin(Control& control) {
     first_fit.decode(order(strip_.any_hint ? Order::hint : Order::size), control);
     take(first_fit.offsets());
   } else {
-    workers_[0].skyline = std::make_unique<Skyline>(strip_);
+    auto skyline = std::make_unique<Skyline>(strip_);
     std::vector<Bytes> offsets;
     const auto slack = static_cast<Bytes>(kSkylines[0].slack * static_cast<double>(bound_));
     const std::vector<std::int32_t> ranks = ranks_of(order(kSkylines[0].order));
-    if (!workers_[0].skyline->place(ranks, INT64_MAX, bound_, slack, control, offsets)) {  // no time: one on the other
-      offsets.assign(strip_.size.size(), 0);
-      Bytes top = 0;
-      for (std::size_t b = 0; b < offsets.size(); ++b) {
-        offsets[b] = align_up(top, strip_.alignment[b]);
-        top = offsets[b] + strip_.size[b];
-      }
+    if (!skyline->place(ranks, INT64_MAX, bound_, slack, control, offsets)) {  // no time
+      offsets = online_fit(strip_);
+    }
+    if (strip_.boxes() >= kWorthKeeping) {
+      workers_.resize(threads_);
+      workers_[0].skyline = std::move(skyline);
+    } else {
+      orders_ = {};
     }
     take(offsets);
     if (strip_.any_hint && !control.stopped()) {
@@ -309,12 +311,13 @@ bool Portfolio::repair(Bytes target, std::uint64_t nodes, Control& control) {
 void Portfolio::improve(Bytes goal, bool decide, Control& control) {
   const auto n = static_cast<std::uint64_t>(strip_.boxes());
   const int round = round_;
+  workers_.resize(threads_);
   const auto done = [&] { return peak_ <= goal || settled() || control.exhausted(); };
   if (round == 0 && !strip_.any_fixed) skylines(goal, control);
   if (done()) return;
   // Tries `target`; learns from the verdict.
   const bool gaps = strip_.any_gap;
-  const bool small = strip_.boxes() <= (gaps ? DisjunctiveSearch::kMostBoxes : ExactSearch::kMostBoxes);
+  const bool small = gaps ? strip_.boxes() <= DisjunctiveSearch::kMostBoxes : ExactSearch::handles(strip_);
   // Budgets double every second round: between, other random orders get their chance.
   const std::uint64_t nodes = (n + n / 4 + 64) << std::min((round + 1) / 2, 40);
   const auto attempt = [&](Bytes target) {

@@ -36,6 +36,7 @@ bool Repair::repair(std::int32_t box, std::int32_t from, std::int32_t to, std::v
   }
   if (!std::binary_search(boxes.begin(), boxes.end(), box)) return false;
   const Strip window = window_of(strip_, from, to, boxes, free, offsets);
+  if (!ExactSearch::handles(window)) return false;
   ExactSearch exact(window);
   for (int t = 0; t < kTries && nodes > 0; ++t) {
     const std::uint64_t budget = std::min<std::uint64_t>(nodes, boxes.size() + boxes.size() / 4 + 64);

@@ -191,7 +191,7 @@ TEST_P(RandomOperations, AgreeWithASimpleModel) {
     ASSERT_EQ(bytes[l.buffer.size() - 1], l.mark);
     ASSERT_EQ(bytes[l.buffer.size() / 2], l.mark);
   };
-  for (int step = 0; step < 30000; ++step) {
+  for (int step = 0; step < 12000; ++step) {
     if (live.empty() || random() % 100 < (live.size() < 400 ? 55U : 45U)) {
       const std::size_t bytes = 1 + random() % (std::size_t{1} << (4 + random() % 17));
       const Live l{a->malloc(bytes), static_cast<unsigned char>(random())};
@@ -223,7 +223,7 @@ TEST_P(RandomOperations, AgreeWithASimpleModel) {
     if (random() % 2000 == 0) a->clear_cache();
     ASSERT_EQ(a->stats().active, active);
     ASSERT_EQ(a->stats().live_buffers, live.size());
-    if (step % 250 == 0) expect_sound(*a);
+    if (step % 500 == 0) expect_sound(*a);
   }
   for (const Live& l : live) {
     check(l);

@@ -80,7 +80,7 @@ TEST(Threads, BuffersTravelBetweenThem) {
 // Two threads free every handle at once: exactly one wins, or the loser is counted.
 TEST(Threads, RacesOnOneHandleLeaveTheStateIntact) {
   const auto a = make_cpu();
-  constexpr int kRounds = 3000;
+  constexpr int kRounds = 2000;
   std::barrier sync(2);
   Buffer shared;
   std::atomic<int> errors{0};

@@ -155,6 +155,20 @@ TEST(Plan, IsAnytime) {
   EXPECT_FALSE(validate_plan(p, stopped.offsets));
 }
 
+TEST(Plan, HasAUsefulPlanEvenWithoutTime) {
+  std::mt19937_64 random(3);
+  PlanProblem p;
+  for (int k = 0; k < 20000; ++k) {
+    const std::int64_t lower = test::pick(random, 0, 40000);
+    p.buffers.push_back(buffer(lower, lower + test::pick(random, 1, 300), test::pick(random, 1, 1000)));
+    if (k % 3 == 0) p.buffers.back().alignment = 64;
+  }
+  PlanOptions options;
+  options.deadline = std::chrono::seconds(0);
+  const PlanResult r = plan(p, options);
+  EXPECT_LT(r.peak, 2 * r.lower_bound);
+}
+
 TEST(Plan, EndsWithinASmallBudgetOnEveryKind) {
   for (const bool gaps : {false, true}) {
     std::mt19937_64 random(5);

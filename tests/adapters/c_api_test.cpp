@@ -1,0 +1,185 @@
+// The C interface: each group of calls and its errors. That the header is C99 is checked by scripts/check_headers.py.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "cistern/c.h"
+#include "cistern/version.hpp"
+
+namespace {
+
+constexpr cistern_device kCpu{CISTERN_CPU, 0};
+
+std::string last_error() { return cistern_last_error(); }
+
+TEST(CApi, NamesItsVersion) {
+  EXPECT_EQ(cistern_c_version(), CISTERN_C_VERSION_MAJOR << 16 | CISTERN_C_VERSION_MINOR);
+  EXPECT_STREQ(cistern_version_string(), cistern::kVersion);
+}
+
+TEST(CApi, Devices) {
+  EXPECT_TRUE(cistern_device_available(kCpu));
+  EXPECT_FALSE(cistern_device_available({CISTERN_CPU, 7}));
+  EXPECT_FALSE(cistern_device_available({99, 0}));
+  cistern_device device{};
+  ASSERT_EQ(cistern_parse_device("model:1", &device), CISTERN_OK);
+  EXPECT_EQ(device.type, CISTERN_MODEL);
+  EXPECT_EQ(device.index, 1);
+  EXPECT_EQ(cistern_parse_device("abacus", &device), CISTERN_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().find("abacus"), std::string::npos);
+  EXPECT_EQ(cistern_parse_device(nullptr, &device), CISTERN_INVALID_ARGUMENT);
+  ASSERT_EQ(cistern_get_default_device(&device), CISTERN_OK);
+  EXPECT_EQ(device.type, CISTERN_CPU);
+}
+
+TEST(CApi, BuffersLiveAndDie) {
+  cistern_buffer buffer{};
+  ASSERT_EQ(cistern_malloc(kCpu, 1000, &buffer), CISTERN_OK);
+  EXPECT_TRUE(cistern_buffer_live(buffer));
+  EXPECT_GE(cistern_buffer_size(buffer), 1000U);
+  EXPECT_EQ(cistern_buffer_offset(buffer), 0U);
+  EXPECT_EQ(cistern_buffer_device(buffer).type, CISTERN_CPU);
+  void* at = nullptr;
+  ASSERT_EQ(cistern_buffer_raw_ptr(buffer, &at), CISTERN_OK);
+  EXPECT_EQ(at, cistern_buffer_ptr(buffer));
+  std::memset(at, 1, 1000);
+  cistern_buffer found{};
+  ASSERT_EQ(cistern_find(kCpu, at, &found), CISTERN_OK);
+  EXPECT_EQ(found.block, buffer.block);
+  EXPECT_EQ(cistern_free(buffer), CISTERN_OK);
+  EXPECT_FALSE(cistern_buffer_live(buffer));
+  EXPECT_EQ(cistern_free(buffer), CISTERN_INVALID_ARGUMENT);
+  EXPECT_NE(last_error(), "");
+  EXPECT_EQ(cistern_free({}), CISTERN_OK);
+}
+
+TEST(CApi, FreesByAddressAlone) {
+  cistern_buffer buffer{};
+  ASSERT_EQ(cistern_malloc(kCpu, 1 << 20, &buffer), CISTERN_OK);
+  void* at = cistern_buffer_ptr(buffer);
+  EXPECT_EQ(cistern_free_raw(kCpu, static_cast<char*>(at) + 64), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_free_raw(kCpu, at), CISTERN_OK);
+  EXPECT_EQ(cistern_free_raw(kCpu, at), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_free_raw(kCpu, nullptr), CISTERN_OK);
+}
+
+TEST(CApi, Streams) {
+  cistern_stream* stream = nullptr;
+  ASSERT_EQ(cistern_stream_open(kCpu, reinterpret_cast<void*>(5), &stream), CISTERN_OK);
+  EXPECT_NE(cistern_stream_id(stream), 0U);
+  cistern_buffer buffer{};
+  ASSERT_EQ(cistern_malloc_on(stream, 4096, &buffer), CISTERN_OK);
+  EXPECT_EQ(cistern_record_use(buffer, stream), CISTERN_OK);
+  EXPECT_EQ(cistern_free_on(buffer, stream), CISTERN_OK);
+  EXPECT_EQ(cistern_stream_destroyed(stream), CISTERN_OK);
+  cistern_stream_close(stream);
+  EXPECT_EQ(cistern_malloc_on(nullptr, 1, &buffer), CISTERN_INVALID_ARGUMENT);
+}
+
+TEST(CApi, Views) {
+  alignas(64) static char memory[4096];
+  cistern_buffer view{};
+  ASSERT_EQ(cistern_make_buffer(kCpu, memory, sizeof memory, &view), CISTERN_OK);
+  EXPECT_EQ(cistern_buffer_ptr(view), memory);
+  EXPECT_EQ(cistern_free(view), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_release(view), CISTERN_OK);
+}
+
+TEST(CApi, FiguresAndLimits) {
+  cistern_stats stats{};
+  EXPECT_EQ(cistern_get_stats(kCpu, &stats), CISTERN_INVALID_ARGUMENT) << "struct_size must be set";
+  stats.struct_size = sizeof stats;
+  cistern_buffer buffer{};
+  ASSERT_EQ(cistern_malloc(kCpu, 3 << 20, &buffer), CISTERN_OK);
+  ASSERT_EQ(cistern_get_stats(kCpu, &stats), CISTERN_OK);
+  EXPECT_GE(stats.active, std::uint64_t{3} << 20);
+  EXPECT_GE(stats.reserved, stats.active);
+  // An older, shorter struct: nothing beyond it is written.
+  cistern_stats old{};
+  old.struct_size = offsetof(cistern_stats, reserved);
+  old.reserved = 42;
+  ASSERT_EQ(cistern_get_stats(kCpu, &old), CISTERN_OK);
+  EXPECT_EQ(old.reserved, 42U);
+  EXPECT_EQ(old.active, stats.active);
+  size_t previous = 0;
+  ASSERT_EQ(cistern_set_memory_limit(kCpu, 8 << 20, &previous), CISTERN_OK);
+  cistern_buffer large{};
+  EXPECT_EQ(cistern_malloc(kCpu, 16 << 20, &large), CISTERN_OUT_OF_MEMORY);
+  EXPECT_NE(last_error().find("limit"), std::string::npos);
+  ASSERT_EQ(cistern_set_memory_limit(kCpu, previous, nullptr), CISTERN_OK);
+  EXPECT_EQ(cistern_free(buffer), CISTERN_OK);
+  EXPECT_EQ(cistern_clear_cache(kCpu), CISTERN_OK);
+  EXPECT_EQ(cistern_reset_peaks(kCpu), CISTERN_OK);
+  uint32_t options = 99;
+  EXPECT_EQ(cistern_set_memory_options(kCpu, 8, nullptr), CISTERN_INVALID_ARGUMENT);
+  ASSERT_EQ(cistern_set_memory_options(kCpu, CISTERN_ZERO_ON_ALLOC, &options), CISTERN_OK);
+  EXPECT_EQ(options, 0U);
+  ASSERT_EQ(cistern_set_memory_options(kCpu, 0, &options), CISTERN_OK);
+  EXPECT_EQ(options, static_cast<uint32_t>(CISTERN_ZERO_ON_ALLOC));
+}
+
+TEST(CApi, OutOfMemoryCallback) {
+  int calls = 0;
+  uint64_t id = 0;
+  ASSERT_EQ(cistern_add_out_of_memory_callback(
+                [](cistern_device, size_t, void* context) {
+                  ++*static_cast<int*>(context);
+                  return 0;
+                },
+                &calls, &id),
+            CISTERN_OK);
+  cistern_buffer buffer{};
+  EXPECT_EQ(cistern_malloc(kCpu, size_t{1} << 50, &buffer), CISTERN_OUT_OF_MEMORY);
+  EXPECT_GT(calls, 0);
+  EXPECT_EQ(cistern_remove_out_of_memory_callback(id), CISTERN_OK);
+  EXPECT_EQ(cistern_add_out_of_memory_callback(nullptr, nullptr, &id), CISTERN_INVALID_ARGUMENT);
+}
+
+TEST(CApi, Tags) {
+  EXPECT_EQ(cistern_pop_tag(), CISTERN_INVALID_ARGUMENT);
+  ASSERT_EQ(cistern_push_tag("c-weights"), CISTERN_OK);
+  cistern_buffer buffer{};
+  ASSERT_EQ(cistern_malloc(kCpu, 4096, &buffer), CISTERN_OK);
+  ASSERT_EQ(cistern_pop_tag(), CISTERN_OK);
+  uint64_t active = 0;
+  ASSERT_EQ(cistern_get_tag(kCpu, "c-weights", &active, nullptr), CISTERN_OK);
+  EXPECT_EQ(active, 4096U);
+  EXPECT_EQ(cistern_get_tag(kCpu, "never used", &active, nullptr), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_free(buffer), CISTERN_OK);
+}
+
+TEST(CApi, Pool) {
+  cistern_pool* pool = nullptr;
+  ASSERT_EQ(cistern_pool_create(kCpu, nullptr, CISTERN_POWER_OF_TWO, &pool), CISTERN_OK);
+  const cistern_dtype f32{2, 32, 1};
+  const int64_t shape[] = {4, 8};
+  cistern_tensor* tensor = nullptr;
+  EXPECT_EQ(cistern_pool_alloc(pool, 100, f32, shape, 2, &tensor), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_pool_alloc(pool, 128, {77, 3, 1}, shape, 2, &tensor), CISTERN_INVALID_ARGUMENT);
+  ASSERT_EQ(cistern_pool_alloc(pool, 128, f32, shape, 2, &tensor), CISTERN_OK);
+  EXPECT_EQ(cistern_tensor_byte_len(tensor), 128U);
+  EXPECT_EQ(cistern_tensor_dtype(tensor).bits, 32);
+  int64_t extents[8] = {};
+  EXPECT_EQ(cistern_tensor_shape(tensor, extents, 8), 2U);
+  EXPECT_EQ(extents[1], 8);
+  void* data = nullptr;
+  ASSERT_EQ(cistern_tensor_data(tensor, &data), CISTERN_OK);
+  std::memset(data, 7, 128);
+  cistern_tensor* share = nullptr;
+  ASSERT_EQ(cistern_tensor_share(tensor, &share), CISTERN_OK);
+  EXPECT_EQ(cistern_tensor_buffer(share).block, cistern_tensor_buffer(tensor).block);
+  EXPECT_EQ(cistern_pool_reset(pool, 1), CISTERN_INVALID_ARGUMENT);
+  cistern_tensor_drop(share);
+  ASSERT_EQ(cistern_pool_release(pool, tensor), CISTERN_OK);
+  cistern_pool_counts counts{};
+  counts.struct_size = sizeof counts;
+  ASSERT_EQ(cistern_pool_get_counts(pool, &counts), CISTERN_OK);
+  EXPECT_EQ(counts.free_count, 1U);
+  EXPECT_EQ(counts.in_use_count, 0U);
+  ASSERT_EQ(cistern_pool_clear(pool), CISTERN_OK);
+  cistern_pool_destroy(pool);
+  cistern_pool_destroy(nullptr);
+}
+
+}  // namespace
