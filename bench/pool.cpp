@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cistern/buffer_pool.hpp>
+#include <cistern/planned_arena.hpp>
 #include <cstdlib>
 #include <memory>
 #include <random>
@@ -102,6 +103,23 @@ void add_pool(Suite& suite) {
     suite.add({group, "driver", "buffer", [keep](benchmark::State& state) {
                  tokens<MappedBuffer>(
                      state, keep, [](const Request& r) { return MappedBuffer(r.byte_len); }, [] {});
+               }});
+  }
+  for (bool keep : {false, true}) {
+    const std::string group = keep ? "planned/kept-to-the-end" : "planned/dropped-as-it-goes";
+    suite.add({group, "cistern-planned", "buffer", [keep](benchmark::State& state) {
+                 ArenaOptions options;
+                 options.background = false;
+                 PlannedArena arena(Device::cpu(), options);
+                 tokens<TypedBuffer>(
+                     state, keep, [&](const Request& r) { return arena.alloc(r.byte_len, DType::f32, {r.rows, r.columns}); },
+                     [&] { arena.end_cycle(); });
+               }});
+    suite.add({group, "cistern-pool", "buffer", [keep](benchmark::State& state) {
+                 BufferPool pool(Device::cpu());
+                 tokens<TypedBuffer>(
+                     state, keep, [&](const Request& r) { return pool.alloc(r.byte_len, DType::f32, {r.rows, r.columns}); },
+                     [&] { pool.reset(); });
                }});
   }
 }

@@ -1,4 +1,5 @@
 // Real traces on the CPU: a pass on a fresh allocator, and later passes, against the reference cache, memory untouched.
+#include <algorithm>
 #include <chrono>
 #include <cistern/trace.hpp>
 #include <cstdlib>
@@ -87,7 +88,15 @@ void later_pass(benchmark::State& state, const trace::Program& program, Runner (
 
 }  // namespace
 
-void add_replay(Suite& suite, const std::vector<std::string>& traces) {
+void add_replay(Suite& suite, const std::vector<std::string>& files) {
+  std::vector<std::string> traces = files;
+  const std::filesystem::path folder = std::filesystem::path(CISTERN_SOURCE_DIR) / "data" / "traces";
+  if (traces.empty() && std::filesystem::is_directory(folder)) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().string().ends_with(".csv.gz")) traces.push_back(entry.path().string());
+    }
+    std::sort(traces.begin(), traces.end());
+  }
   for (const std::string& path : traces) {
     auto program = std::make_shared<trace::Program>(trace::compile(read_trace(path), path));
     for (const bool first : {true, false}) {

@@ -15,11 +15,19 @@ using core::Chain;
 using core::HeapNode;
 using drivers::Status;
 
+FrontConfig resolved(FrontConfig config, const drivers::Capabilities& capabilities) {
+  const bool touch = capabilities.commit_on_touch;
+  if (config.max_cached == 0) config.max_cached = touch ? core::GiB : 64 * core::KiB;
+  if (config.cache_bytes == 0) config.cache_bytes = touch ? core::MiB : 256 * core::KiB;
+  if (config.cache_fraction == 0) config.cache_fraction = touch ? 2 : 4096;
+  return config;
+}
+
 Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type,
                  bool primary)
     : driver_(std::move(driver)),
       capabilities_(driver_->capabilities()),
-      config_(config),
+      config_(resolved(config, capabilities_)),
       front_(front),
       classes_(capabilities_.alignment),
       pool_(front, capabilities_.block_objects || capabilities_.segment_objects || !capabilities_.host_accessible),

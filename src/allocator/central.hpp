@@ -43,13 +43,20 @@ namespace cistern::allocation {
 
 // What can be tuned; the defaults come from replaying traces.
 struct FrontConfig {
-  std::size_t max_cached = 1 * core::MiB;         // Largest block that a thread keeps.
-  std::size_t cache_bytes = 256 * core::KiB;      // A thread keeps at least this much,
-  std::size_t cache_fraction = 4096;              // or the device's active bytes divided by this, if that is more.
+  // The first three are 0 for the device's own: where pieces cost driver calls, little is kept and placement stays tight.
+  std::size_t max_cached = 0;                     // Largest block that a thread keeps.
+  std::size_t cache_bytes = 0;                    // A thread keeps at least this much,
+  std::size_t cache_fraction = 0;                 // or the device's active bytes divided by this, if that is more.
   std::size_t refill_bytes = 8 * core::KiB;       // Small blocks fetched at a time, at least 1 and at most 64.
   std::size_t idle_objects = 8192;                // Objects kept over places without a block (Metal).
   std::size_t range_factor = 4;                   // Reserved addresses per heap, in multiples of the device's memory.
 };
+
+// Memory that is committed by touching costs nothing to hold untouched, and a move costs a page fault a page.
+inline constexpr std::uint64_t kTouchSlackPercent = 25;
+
+// `config` with the device's own numbers in place of zeros.
+FrontConfig resolved(FrontConfig config, const drivers::Capabilities& capabilities);
 
 // The heap that serves one stream at a time.
 struct StreamHeap {
@@ -205,8 +212,7 @@ class Central {
   void show_host_object(core::Block* block);
   void end_view(core::Block* block);
   void release_slab(StreamHeap& heap, core::Slab* slab);
-  // False when there was none.
-  bool release_empty_slabs();
+  void release_empty_slabs();
   bool order_uses(core::Block* block);
   void keep_host(core::Block* block, bool used_elsewhere);
   void settle_host();

@@ -49,6 +49,8 @@ bool Central::open(StreamHeap& heap) {
     heap_config.alignment = capabilities_.alignment;
     heap_config.range_bytes = range;
     heap_config.virtual_memory = capabilities_.virtual_memory;
+    heap_config.commit_on_touch = capabilities_.commit_on_touch;
+    if (capabilities_.commit_on_touch) heap_config.slack_percent = kTouchSlackPercent;
     group_ = std::make_unique<core::HeapGroup>(heap_config);
     range_ = range;
     apply_limit();
@@ -164,15 +166,10 @@ void Central::flush_all_caches(const Lock& lock) {
   drain(lock);
 }
 
-bool Central::release_empty_slabs() {
-  bool any = false;
+void Central::release_empty_slabs() {
   for (const auto& heap : heaps_) {
-    while (core::Slab* slab = heap->slabs.take_empty()) {
-      release_slab(*heap, slab);
-      any = true;
-    }
+    while (core::Slab* slab = heap->slabs.take_empty()) release_slab(*heap, slab);
   }
-  return any;
 }
 
 void Central::give_all_back(const Lock& lock, const void* thread, bool wait) {

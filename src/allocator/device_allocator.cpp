@@ -27,7 +27,7 @@ DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver>
       asynchronous_(central_.capabilities().asynchronous),
       default_number_(host_buffers_ ? kNoHeap : inline_number(central_.streams().at(0)->number)),
       small_limit_(central_.classes().largest()),
-      exact_limit_(central_.capabilities().virtual_memory ? config.max_cached : 0),
+      exact_limit_(central_.capabilities().virtual_memory ? central_.config().max_cached : 0),
       alignment_mask_(central_.capabilities().alignment - 1),
       classes_(central_.classes()),
       streams_(central_.streams()) {

@@ -124,6 +124,7 @@ void DeviceAllocator::finish_free(Block* block, ThreadCache* cache) {
 
 // A fast free went below the watermark: the cache is full, or the cache limit asks for memory back.
 void DeviceAllocator::after_low(ThreadCache& cache) {
+  cache.used(thread_state.freeing.load(std::memory_order_relaxed)->owner.load(std::memory_order_relaxed) & ~core::kAttention);
   bound(cache);
   const core::Account& account = cache.account;
   after_free(account.bytes.load(std::memory_order_relaxed) < account.floor.load(std::memory_order_relaxed));

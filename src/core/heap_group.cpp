@@ -15,7 +15,7 @@ std::uint32_t HeapGroup::Impl::cap() const {
 }
 
 std::uint64_t HeapGroup::Impl::allowed_cells() const {
-  return cells_of(peak_live_bytes / HeapTuning::slack_den * HeapTuning::slack_num);
+  return cells_of(peak_live_bytes / 100 * (100 + config.slack_percent));
 }
 
 HeapGroup::HeapGroup(HeapConfig config) : impl_(std::make_unique<Impl>(config)) {

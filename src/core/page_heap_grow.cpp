@@ -38,6 +38,11 @@ HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignm
     while (group.held_cells() + cells > group.limit_cells() && release_one(cells, {0, 0}, true)) {
     }
     if (group.held_cells() + cells > group.limit_cells()) return nullptr;
+    // Free segments leave before others come. One that work may still use counts until that is done: rather than hold much
+    // more than is live, the host waits.
+    while (group.held_cells() - group.releasing_cells + cells > group.allowed_cells() && release_one(cells, {0, 0}, false)) {
+    }
+    if (group.releasing_cells > 0 && group.held_cells() + cells > group.tolerated_cells()) group.collect(true);
     HeapNode* at = nullptr;
     for (HeapNode* gap = gaps.head; gap != nullptr; gap = gap->bin_next) {
       if (gap->size >> cell_shift >= cells + 2 && (at == nullptr || gap->size < at->size)) at = gap;
@@ -72,8 +77,8 @@ bool PageHeap::Impl::fill(Span wanted) {
 // Fills the first `need` cells of the gap, left to right; the last piece may reach beyond them.
 bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
   const std::uint32_t cap = group.cap();
-  const auto chunk =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(cap, floor_pow2(group.held_cells() / HeapTuning::chunk_part)));
+  const std::uint64_t part = group.config.commit_on_touch ? 0 : floor_pow2(group.held_cells() / HeapTuning::chunk_part);
+  const auto chunk = static_cast<std::uint32_t>(std::min<std::uint64_t>(cap, part));
   std::uint32_t at = gap.first;
   while (need > 0) {
     const std::uint32_t room = gap.last - at - need;
@@ -82,7 +87,8 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
     if (d < chunk && chunk <= need + room && group.held_cells() + chunk <= allowed) d = chunk;
     PieceTable::Index victim = find_victim(need, std::min(2 * need, need + room), wanted);
     const bool may_create = group.held_cells() + d <= std::min(allowed, group.create_limit_cells());
-    if (victim != 0 && may_create && 4 * group.pieces[victim].cells < std::min(need, cap)) victim = 0;
+    const bool prefer_new = group.config.commit_on_touch || 4 * group.pieces[victim].cells < std::min(need, cap);
+    if (may_create && prefer_new) victim = 0;
     std::uint32_t done = 0;
     if (victim != 0 && move_piece(victim, at)) {
       done = group.pieces[victim].cells;

@@ -29,8 +29,6 @@ struct NodeList {
 
 // Numbers of the policy; source: simulation over recorded traces (docs/design.md).
 struct HeapTuning {
-  static constexpr std::uint64_t slack_num = 26;  // Held memory may reach 26/25 of the peak of live bytes.
-  static constexpr std::uint64_t slack_den = 25;
   static constexpr std::uint64_t cap_part = 48;  // Largest piece: 1/48 of the peak, within 2 and 16 cells.
   static constexpr std::uint64_t cap_least = 2;
   static constexpr std::uint64_t cap_most = 16;
@@ -84,6 +82,8 @@ struct HeapGroup::Impl {
   std::uint32_t cap() const;
   // Cells that may be held without giving others back first: 1.04 x the peak of live bytes.
   std::uint64_t allowed_cells() const;
+  // Segments only: cells that may be held while some of them wait for work to end, 1.12 x the peak of live bytes.
+  std::uint64_t tolerated_cells() const { return cells_of(peak_live_bytes / 25 * 28); }
   // One ticket for all addresses that became stale since the last call; where nothing runs they are unmapped at once.
   void finish_moves(Backing& backing);
   // Unmaps stale addresses whose work is done; with `may_wait` all of them.

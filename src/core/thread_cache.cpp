@@ -45,19 +45,24 @@ void ThreadCache::hold(Block* block, Chain& spill) {
 
 void ThreadCache::bound(std::uint64_t budget, Chain& spill) {
   if (held() > budget) {
-    // Whole bins in turn, the one in use last, and of that only as much as must be.
-    for (std::size_t tries = 0; tries < kBins && held() > budget / 2; ++tries) {
-      const std::size_t victim = hand_++ % kBins;
+    // Whole bins in turn, those of large blocks before those of small ones, the one in use last and only as much as must be.
+    const std::uint64_t enough = budget / 4 * 3;
+    for (std::size_t tries = 0; tries < kExactBins && held() > enough; ++tries) {
+      const std::size_t victim = kSmallBins + hand_++ % kExactBins;
       if (victim != recent_) spill_bin(bins[victim], spill);
     }
+    for (std::size_t i = 0; i < kSmallBins && held() > enough; ++i) {
+      if (i != recent_) spill_bin(bins[i], spill);
+    }
     Bin& bin = bins[recent_];
-    while (held() > budget / 2 && bin.head != nullptr && (bin.head->next != nullptr || held() > budget)) {
-      Block* block = pop(bin);
+    while (held() > enough && bin.head != nullptr && bin.head->next != nullptr) {
+      Block* block = bin.head->next;
+      bin.head->next = block->next;
       total_ -= static_cast<std::int64_t>(block->capacity);
       spill.push(block);
     }
   }
-  account.set_keep_low(total_ - static_cast<std::int64_t>(budget));
+  account.set_keep_low(total_ - static_cast<std::int64_t>(std::max(budget, held())));
 }
 
 void ThreadCache::flush_from(std::size_t first, Chain& spill) {

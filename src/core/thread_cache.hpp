@@ -93,10 +93,15 @@ class alignas(4096) ThreadCache {
     account.add(bytes, count);
     total_ += bytes;
   }
-  // Puts a free block into its bin; the account has nothing to do with it. pre: not both large and above `budget`.
+  // Puts a free block into its bin; the account has nothing to do with it.
   void hold(Block* block, Chain& spill);
-  // Spills until the bins hold at most half of `budget` when they hold more than all of it; sets the watermark.
+  // Spills until the bins hold at most 3/4 of `budget` when they hold more than all of it, and sets the watermark. The
+  // newest block of the bin that was used last stays, whatever its size: a single size in use is always served from here.
   void bound(std::uint64_t budget, Chain& spill);
+  // Says which bin the fast path used last.
+  void used(std::uintptr_t owner) {
+    recent_ = (owner - reinterpret_cast<std::uintptr_t>(this)) / sizeof(Bin);
+  }
   // Bytes in the bins.
   std::uint64_t held() const {
     return static_cast<std::uint64_t>(total_ - account.bytes.load(std::memory_order_relaxed));
@@ -147,7 +152,7 @@ class alignas(4096) ThreadCache {
 
   std::int64_t total_ = 0;
   std::size_t hand_ = 0;    // Next bin to be spilled.
-  std::size_t recent_ = 0;  // Bin of the last hold().
+  std::size_t recent_ = 0;  // Bin of the last hold() or used().
 };
 static_assert(sizeof(ThreadCache) == alignof(ThreadCache));
 

@@ -53,6 +53,7 @@ struct Capabilities {
   bool double_mapping = true;      // A Physical may be mapped at two addresses for a time (a move needs no wait).
   bool host_accessible = true;     // The host can use device addresses as pointers.
   bool asynchronous = false;       // Streams run behind the host; otherwise every event has passed.
+  bool commit_on_touch = false;    // A piece costs nothing before its pages are written.
   bool fresh_is_zero = false;      // New physical memory and new host buffers read zero.
   bool bytes_follow_piece = true;  // A Physical keeps its bytes wherever it is mapped; otherwise a map() shows zeros.
   bool whole_buffers = false;      // Neither virtual memory nor segments: each buffer is one allocate_host().

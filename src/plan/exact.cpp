@@ -53,7 +53,7 @@ ExactSearch::ExactSearch(const Strip& strip)
 }
 
 bool ExactSearch::handles(const Strip& strip) {
-  constexpr std::int32_t kMostBoxes = 8192;                     // 8 MiB
+  constexpr std::int32_t kMostBoxes = 8192;                   // 8 MiB
   constexpr std::int64_t kMostSlots = std::int64_t{1} << 24;  // 128 MiB
   if (strip.any_gap || strip.boxes() > kMostBoxes) return false;
   std::int64_t slots = 0;

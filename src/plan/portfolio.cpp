@@ -237,7 +237,7 @@ void Portfolio::bumps(Bytes goal, std::uint64_t steps, Control& control) {
 Verdict Portfolio::search(Bytes target, std::uint64_t nodes, std::size_t dives, Control& control) {
   const std::size_t plain = nodes == 0 ? 0 : std::size(kSearches);
   const std::size_t tasks = plain + dives;
-  const std::uint64_t dive = 3 * static_cast<std::uint64_t>(strip_.boxes()) / 2 + 32;
+  const auto n = static_cast<std::uint64_t>(strip_.boxes());
   ++searches_;
   struct Outcome {
     Verdict verdict = Verdict::unknown;
@@ -263,6 +263,8 @@ Verdict Portfolio::search(Bytes target, std::uint64_t nodes, std::size_t dives, 
     const std::vector<std::int32_t>& base = orders_[static_cast<std::size_t>(recipe.order)];
     const double blur = random.real() * random.real() * 0.5;
     const std::vector<std::int32_t> ranks = ranks_of(is_plain ? base : blurred(base, blur, random));
+    // Mostly too little to backtrack far, sometimes more.
+    const std::uint64_t dive = 32 + n * 3 / 2 * (random.below(4) == 0 ? 3 : 1);
     const std::uint64_t budget = std::min(most, is_plain ? nodes : dive);
     outcomes[task].verdict = exact.run(target, recipe.branching, ranks, budget, control, cancel);
     outcomes[task].nodes = exact.nodes();
@@ -278,7 +280,7 @@ Verdict Portfolio::search(Bytes target, std::uint64_t nodes, std::size_t dives, 
   if (winner == tasks) return Verdict::unknown;
   if (outcomes[winner].verdict == Verdict::fits) {
     constexpr std::size_t kMostSuccesses = 40;  // remembered, each as good as one more recipe in the draw
-    constexpr std::size_t kWeight = 4;
+    constexpr std::size_t kWeight = 2;
     successes_.insert(successes_.end(), kWeight, outcomes[winner].recipe);
     if (successes_.size() > kMostSuccesses) successes_.erase(successes_.begin(), successes_.begin() + kWeight);
   }

@@ -57,8 +57,8 @@ ArenaPlan::ArenaPlan(Allocator& allocator, const Stream& stream, std::uint64_t a
   held_.reserve(infos_.size());
   slab_ = allocator_.malloc(slab_bytes_, stream_);
   try {
-    take_slots_for_steps();
-    find_earlier();
+    find_earlier(recording);
+    take_slots_for_tracks();
   } catch (...) {
     give_slots_back();
     free_slab();
@@ -66,37 +66,11 @@ ArenaPlan::ArenaPlan(Allocator& allocator, const Stream& stream, std::uint64_t a
   }
 }
 
-void ArenaPlan::take_slots_for_steps() {
-  const bool on_cpu = allocator_.device().type == DeviceType::cpu;
-  Slot* spare = nullptr;
-  try {
-    for (std::uint32_t i = 0; i < size(); ++i) {
-      if (infos_[i].pool_only) continue;
-      if (spare == nullptr) spare = take_slots();
-      Slot& slot = *std::exchange(spare, detail_of(*spare).next);
-      steps_[i].slot = &slot;
-      slot.host = on_cpu ? static_cast<std::byte*>(slab_.ptr()) : nullptr;
-      slot.state = detail::SlotState::listed;
-      detail::SlotDetail& detail = detail_of(slot);
-      detail.owner = this;
-      detail.buffer = slab_;
-      detail.index = i;
-      detail.owned = true;
-    }
-  } catch (...) {
-    while (spare != nullptr) put_slot(*std::exchange(spare, detail_of(*spare).next));
-    throw;
-  }
-  while (spare != nullptr) put_slot(*std::exchange(spare, detail_of(*spare).next));
-}
-
 // Goes through a cycle with a map of who lies on top: start of a piece of the slab -> its end and step.
-void ArenaPlan::find_earlier() {
+void ArenaPlan::find_earlier(const Recording& recording) {
   std::map<std::size_t, std::pair<std::size_t, std::uint32_t>> top;
-  std::vector<std::size_t> begins(infos_.size() + 1, 0);
   std::vector<std::uint32_t> found;
   for (std::uint32_t i = 0; i < size(); ++i) {
-    begins[i] = earlier_.size();
     if (infos_[i].pool_only) continue;
     const std::size_t lower = steps_[i].offset;
     const std::size_t upper = infos_[i].upper;
@@ -109,7 +83,9 @@ void ArenaPlan::find_earlier() {
         ++it;
         continue;
       }
-      found.push_back(piece.second);
+      // A slot that another step took since was seen to be free then.
+      const std::uint32_t track = infos_[piece.second].track;
+      if (tracks_[track].steps.back() == piece.second) found.push_back(track);
       it = top.erase(it);
       if (from < lower) top[from] = {lower, piece.second};
       if (piece.first > upper) it = top.insert_or_assign(upper, piece).first;
@@ -117,16 +93,60 @@ void ArenaPlan::find_earlier() {
     top[lower] = {upper, i};
     std::sort(found.begin(), found.end());
     found.erase(std::unique(found.begin(), found.end()), found.end());
-    for (const std::uint32_t step : found) earlier_.push_back(steps_[step].slot);
+    // What may live on into the next cycle has a slot of its own: there, its track's first steps come before its end.
+    const bool open = recording[i].dead_at >= recording.size();
+    if (open || found.empty()) {
+      infos_[i].track = static_cast<std::uint32_t>(tracks_.size());
+      tracks_.emplace_back();
+    } else {
+      infos_[i].track = found.back();
+      found.pop_back();
+    }
+    tracks_[infos_[i].track].steps.push_back(i);
+    infos_[i].earlier_count = static_cast<std::uint32_t>(found.size());
+    earlier_tracks_.insert(earlier_tracks_.end(), found.begin(), found.end());
   }
-  begins[infos_.size()] = earlier_.size();
+}
+
+void ArenaPlan::take_slots_for_tracks() {
+  const bool on_cpu = allocator_.device().type == DeviceType::cpu;
+  Slot* spare = nullptr;
+  const auto give_back = [&spare] {
+    while (spare != nullptr) put_slot(*std::exchange(spare, detail_of(*spare).next));
+  };
+  try {
+    earlier_.reserve(earlier_tracks_.size());
+    for (std::uint32_t i = 0; i < tracks_.size(); ++i) {
+      if (spare == nullptr) spare = take_slots();
+      Slot& slot = *std::exchange(spare, detail_of(*spare).next);
+      tracks_[i].slot = &slot;
+      slot.host = on_cpu ? static_cast<std::byte*>(slab_.ptr()) : nullptr;
+      slot.state = detail::SlotState::listed;
+      detail::SlotDetail& detail = detail_of(slot);
+      detail.owner = this;
+      detail.buffer = slab_;
+      detail.index = i;
+      detail.owned = true;
+    }
+  } catch (...) {
+    give_back();
+    throw;
+  }
+  give_back();
+  for (const std::uint32_t track : earlier_tracks_) earlier_.push_back(tracks_[track].slot);
+  std::size_t at = 0;
   for (std::uint32_t i = 0; i < size(); ++i) {
-    steps_[i].earlier = earlier_.data() + begins[i];
-    steps_[i].earlier_count = static_cast<std::uint32_t>(begins[i + 1] - begins[i]);
+    Info& info = infos_[i];
+    info.earlier_at = at;
+    at += info.earlier_count;
+    if (info.pool_only) continue;
+    ArenaStep& step = steps_[i];
+    step.slot = tracks_[info.track].slot;
+    for (std::uint32_t k = 0; k < 2; ++k) step.earlier[k] = k < info.earlier_count ? earlier_[info.earlier_at + k] : step.slot;
+    if (info.earlier_count <= 2) continue;
+    step.more_count = info.earlier_count - 2;
+    step.more = &earlier_[info.earlier_at + 2];
   }
-  for (const auto& [from, piece] : top) last_.push_back(piece.second);
-  std::sort(last_.begin(), last_.end());
-  last_.erase(std::unique(last_.begin(), last_.end()), last_.end());
 }
 
 bool ArenaPlan::same_prefix(const ArenaPlan& other, std::uint32_t count) const noexcept {
@@ -140,28 +160,40 @@ bool ArenaPlan::same_prefix(const ArenaPlan& other, std::uint32_t count) const n
 // --- What is in use
 // ---------------------------------------------------------------------------------------------------
 
+// The step that was served last from the slot in this cycle; kNone: none was.
+std::uint32_t ArenaPlan::user_of(const Track& track, std::uint32_t passed) const noexcept {
+  auto it = std::lower_bound(track.steps.begin(), track.steps.end(), passed);
+  while (it != track.steps.begin()) {
+    --it;
+    if (*it < first_) break;
+    if (infos_[*it].missed_in != cycle_) return *it;
+  }
+  return kNone;
+}
+
 void ArenaPlan::hold(std::uint32_t index) {
-  if (infos_[index].held) return;
+  // What is of no step of this cycle is of an earlier one's, and held since its end.
+  if (index == kNone || infos_[index].held) return;
   infos_[index].held = true;
   held_.push_back(index);
 }
 
-bool ArenaPlan::earlier_are_free(std::uint32_t index) {
-  bool all = true;
-  const ArenaStep& step = steps_[index];
-  for (std::uint32_t i = 0; i < step.earlier_count; ++i) {
-    if (!in_use(*step.earlier[i])) continue;
-    hold(detail_of(*step.earlier[i]).index);
-    all = false;
-  }
-  return all;
+void ArenaPlan::hold_earlier(std::uint32_t index) {
+  const auto look = [&](const Slot& slot) {
+    if (in_use(slot)) hold(user_of(tracks_[detail_of(slot).index], index));
+  };
+  look(*steps_[index].slot);
+  const Info& info = infos_[index];
+  for (std::uint32_t i = 0; i < info.earlier_count; ++i) look(*earlier_[info.earlier_at + i]);
 }
 
 bool ArenaPlan::is_free(std::uint32_t index) {
-  bool all = earlier_are_free(index);
+  hold_earlier(index);
+  bool all = true;
   for (std::size_t i = 0; i < held_.size();) {
     const std::uint32_t other = held_[i];
-    if (!in_use(*steps_[other].slot)) {
+    if (!in_use(slot_of(other))) {
+      slot_of(other).state = detail::SlotState::listed;
       infos_[other].held = false;
       held_[i] = held_.back();
       held_.pop_back();
@@ -170,23 +202,31 @@ bool ArenaPlan::is_free(std::uint32_t index) {
     all = all && (infos_[other].upper <= steps_[index].offset || infos_[index].upper <= steps_[other].offset);
     ++i;
   }
+  all = all && !in_use(*steps_[index].slot);
+  if (!all) infos_[index].missed_in = cycle_;
   return all;
 }
 
-void ArenaPlan::finish(std::uint32_t first, std::uint32_t passed) {
-  const auto look = [this](std::uint32_t index) {
-    if (!infos_[index].pool_only && in_use(*steps_[index].slot)) hold(index);
-  };
-  if (first == 0 && passed == size()) {
-    for (const std::uint32_t index : last_) look(index);
-  } else {
-    for (std::uint32_t i = first; i < passed; ++i) look(i);
+void ArenaPlan::skip(std::uint32_t index) {
+  if (infos_[index].pool_only) return;
+  hold_earlier(index);
+  infos_[index].missed_in = cycle_;
+}
+
+void ArenaPlan::finish(std::uint32_t passed) {
+  for (const Track& track : tracks_) {
+    if (in_use(*track.slot)) hold(user_of(track, passed));
   }
+  ++cycle_;
+}
+
+void ArenaPlan::hold_slot(const Slot& slot, std::uint32_t passed) {
+  hold(user_of(tracks_[detail_of(slot).index], passed));
 }
 
 void ArenaPlan::note_pool_only(Recording& recording) const {
   for (const std::uint32_t index : held_) {
-    if ((steps_[index].slot->shared.load(std::memory_order_relaxed) & detail::kUsedElsewhere) != 0)
+    if ((slot_of(index).shared.load(std::memory_order_relaxed) & detail::kUsedElsewhere) != 0)
       recording[index].pool_only = true;
   }
 }
@@ -202,19 +242,18 @@ void ArenaPlan::record_use(Slot& slot, const Stream& stream) {
 
 void ArenaPlan::close() noexcept {
   std::size_t used = 0;
-  for (ArenaStep& step : steps_) {
-    if (step.slot == nullptr) continue;
-    if (detail::handle_count(*step.slot) != 0) {
+  for (Track& track : tracks_) {
+    if (detail::handle_count(*track.slot) != 0) {
       ++used;
     } else {
-      put_slot(*std::exchange(step.slot, nullptr));
+      put_slot(*std::exchange(track.slot, nullptr));
     }
   }
   remaining_.store(used + 1, std::memory_order_relaxed);
   if (used != 0) {
     const auto for_each = [this](auto visit) {
-      for (const ArenaStep& step : steps_) {
-        if (step.slot != nullptr) visit(*step.slot);
+      for (const Track& track : tracks_) {
+        if (track.slot != nullptr) visit(*track.slot);
       }
     };
     for_each([](Slot& slot) { make_orphan(slot); });
@@ -230,8 +269,8 @@ void ArenaPlan::retire(Slot& slot) noexcept {
 }
 
 void ArenaPlan::give_slots_back() noexcept {
-  for (ArenaStep& step : steps_) {
-    if (step.slot != nullptr) put_slot(*std::exchange(step.slot, nullptr));
+  for (Track& track : tracks_) {
+    if (track.slot != nullptr) put_slot(*std::exchange(track.slot, nullptr));
   }
 }
 
@@ -252,32 +291,54 @@ void ArenaPlan::let_go() noexcept {
 // --- Check
 // ------------------------------------------------------------------------------------------------------------
 
-void ArenaPlan::check(std::vector<std::string>& broken) const {
+void ArenaPlan::check(std::uint32_t passed, std::vector<std::string>& broken) const {
+  const auto require = [&](bool holds, const char* rule) {
+    if (!holds) broken.emplace_back(rule);
+  };
   bool inside = true;
   bool owned = true;
   bool room = true;
-  std::vector<std::pair<std::size_t, std::size_t>> live;
+  std::size_t on_tracks = 0;
   for (std::uint32_t i = 0; i < size(); ++i) {
     const Info& info = infos_[i];
     if (info.pool_only) continue;
     inside = inside && steps_[i].offset < info.upper && info.upper <= slab_bytes_;
     room = room && info.least <= info.most && steps_[i].most == info.upper - steps_[i].offset;
-    owned = owned && detail_of(*steps_[i].slot).owner == this && detail_of(*steps_[i].slot).index == i;
-    if (detail::handle_count(*steps_[i].slot) != 0) live.emplace_back(steps_[i].offset, info.upper);
+    owned = owned && info.track < tracks_.size() && steps_[i].slot == tracks_[info.track].slot;
+    ++on_tracks;
+  }
+  std::vector<std::uint32_t> holder(tracks_.size(), kNone);
+  bool listed = held_.capacity() >= infos_.size();
+  for (const std::uint32_t index : held_) {
+    std::uint32_t& of_track = holder[infos_[index].track];
+    listed = listed && infos_[index].held && of_track == kNone;
+    of_track = index;
+  }
+  std::size_t marked = 0;
+  for (const Info& info : infos_) marked += info.held;
+
+  std::vector<std::pair<std::size_t, std::size_t>> live;
+  bool known = true;
+  for (std::uint32_t t = 0; t < tracks_.size(); ++t) {
+    const Track& track = tracks_[t];
+    owned = owned && detail_of(*track.slot).owner == this && detail_of(*track.slot).index == t;
+    owned = owned && std::is_sorted(track.steps.begin(), track.steps.end());
+    on_tracks -= track.steps.size();
+    if (!in_use(*track.slot)) continue;
+    const std::uint32_t user = holder[t] != kNone ? holder[t] : user_of(track, passed);
+    known = known && user != kNone;
+    if (user != kNone) live.emplace_back(steps_[user].offset, infos_[user].upper);
   }
   std::sort(live.begin(), live.end());
   bool apart = true;
   for (std::size_t i = 1; i < live.size(); ++i) apart = apart && live[i - 1].second <= live[i].first;
-  std::size_t marked = 0;
-  for (const Info& info : infos_) marked += info.held;
-  bool listed = marked == held_.size() && held_.capacity() >= infos_.size();
-  for (const std::uint32_t index : held_) listed = listed && infos_[index].held;
-  if (!inside) broken.emplace_back("every step of a plan lies within its slab");
-  if (!room) broken.emplace_back("a step has room for the requests that it serves");
-  if (!owned) broken.emplace_back("every step of a plan has a slot of its own");
-  if (!apart) broken.emplace_back("no two live buffers share a byte");
-  if (!listed) broken.emplace_back("held buffers are listed once");
-  if (steps_.back().most != SIZE_MAX || steps_.back().slot != nullptr) broken.emplace_back("a plan has an end");
+  require(inside, "every step of a plan lies within its slab");
+  require(room, "a step has room for the requests that it serves");
+  require(owned && on_tracks == 0, "every step of a plan has a slot, which belongs to the plan");
+  require(apart, "no two live buffers share a byte");
+  require(known, "a slot in use is held, or of a step of this cycle");
+  require(listed && marked == held_.size(), "held buffers are listed once");
+  require(steps_.back().most == SIZE_MAX && steps_.back().slot == nullptr, "a plan has an end");
 }
 
 }  // namespace cistern::pooling

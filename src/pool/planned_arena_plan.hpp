@@ -1,10 +1,13 @@
-// ArenaPlan: a plan in service. It owns the slab and a slot for each step, knows which bytes are still in use, and lives
-// on after the arena let go of it until the last handle into the slab is dropped.
+// ArenaPlan: a plan in service. It owns the slab and the slots of its steps, knows which bytes are still in use, and
+// lives on after the arena let go of it until the last handle into the slab is dropped.
 //
-// What keeps a live buffer's bytes from being handed out: every live slot is either on the list of held ones, which is
-// looked through at each request while it is not empty, or no step passed since it was served lies in its bytes. In the
-// second case it is among the `earlier` slots of the first step that does, and that step looks. A step that is passed
-// without being served (skip) looks as well. At the end of a cycle all live slots are put on the list.
+// Steps that follow each other in the same bytes share a slot, so that few slots are in use and one look at a step's own
+// slot is often all. Who uses a slot is the last of its steps that was passed in this cycle and served.
+//
+// What keeps a live buffer's bytes from being handed out: either the buffer is on the list of held ones, which is looked
+// through at each request while it is not empty, or no step passed since it was served lies in its bytes or took its
+// slot. In the second case the first step that does looks at its slot. A step that is passed without being served (skip)
+// looks as well. At the end of a cycle all live buffers are put on the list.
 //
 // Locking: none; one thread at a time, except retire() and record_use(), which any thread may call.
 #pragma once
@@ -42,39 +45,60 @@ class ArenaPlan final : public detail::SlotOwner {
   // Whether the first `count` steps of both could be those of one cycle.
   bool same_prefix(const ArenaPlan& other, std::uint32_t count) const noexcept;
 
-  // Whether nobody uses the bytes of the step. What is found in use is held from now on.
+  // A cycle takes up the plan at this step.
+  void begin(std::uint32_t first) noexcept { first_ = first; }
+  // Whether nobody uses the bytes of the step, which is the next one. What is found in use is held from now on.
   bool is_free(std::uint32_t index);
-  void skip(std::uint32_t index) { (void)earlier_are_free(index); }
-  // The cycle ends; steps from `first` to `passed` were passed in order.
-  void finish(std::uint32_t first, std::uint32_t passed);
+  // The step is passed without being served. pre: it is the next one.
+  void skip(std::uint32_t index);
+  // The cycle ends before step `passed`.
+  void finish(std::uint32_t passed);
+  // A handle of the slot was released and others exist: it is watched until they are gone. pre: a slot of this.
+  void hold_slot(const detail::Slot& slot, std::uint32_t passed);
   bool holds() const noexcept { return !held_.empty(); }
   std::size_t held_count() const noexcept { return held_.size(); }
   // Marks the steps whose buffers were used on other streams.
   void note_pool_only(Recording& recording) const;
 
+  // The arena does not take its buffers back any more.
+  void forget() noexcept { forgotten_ = true; }
+  bool forgotten() const noexcept { return forgotten_; }
   // The arena is done with this: the slab is freed when the last handle goes, then this.
   void close() noexcept;
 
-  void check(std::vector<std::string>& broken) const;
+  // `passed`: of the cycle going on; 0 when it follows another plan.
+  void check(std::uint32_t passed, std::vector<std::string>& broken) const;
 
   void retire(detail::Slot& slot) noexcept override;
   void record_use(detail::Slot& slot, const Stream& stream) override;
 
  private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
   struct Info {
     std::size_t least = 0;
     std::size_t most = 0;
-    std::size_t upper = 0;  // End of its bytes in the slab.
+    std::size_t upper = 0;             // End of its bytes in the slab.
+    std::size_t earlier_at = 0;        // In `earlier_`: slots of others that lay in its bytes last.
+    std::uint32_t earlier_count = 0;
+    std::uint32_t track = kNone;       // Of its slot.
+    std::uint64_t missed_in = 0;       // Cycle in which it was passed and not served.
     bool pool_only = false;
     bool held = false;
+  };
+  // A slot, and the steps that use it one after the other.
+  struct Track {
+    detail::Slot* slot = nullptr;
+    std::vector<std::uint32_t> steps;
   };
 
   ~ArenaPlan() = default;
 
-  void take_slots_for_steps();
-  void find_earlier();
-  bool earlier_are_free(std::uint32_t index);
+  void find_earlier(const Recording& recording);
+  void take_slots_for_tracks();
+  std::uint32_t user_of(const Track& track, std::uint32_t passed) const noexcept;
   void hold(std::uint32_t index);
+  void hold_earlier(std::uint32_t index);
+  detail::Slot& slot_of(std::uint32_t index) const noexcept { return *tracks_[infos_[index].track].slot; }
   void give_slots_back() noexcept;
   void free_slab() noexcept;
   void let_go() noexcept;
@@ -83,11 +107,15 @@ class ArenaPlan final : public detail::SlotOwner {
   const Stream stream_;
   Buffer slab_;
   std::size_t slab_bytes_ = 0;
+  bool forgotten_ = false;
+  std::uint32_t first_ = 0;
+  std::uint64_t cycle_ = 1;
   std::vector<detail::ArenaStep> steps_;  // And one that no request matches.
   std::vector<Info> infos_;
-  std::vector<detail::Slot*> earlier_;  // Of all steps, one after the other.
-  std::vector<std::uint32_t> last_;     // Steps that lie on top at the end of a whole cycle.
-  std::vector<std::uint32_t> held_;     // Steps whose buffers outlived their plan or cycle. Has room for all.
+  std::vector<Track> tracks_;
+  std::vector<std::uint32_t> earlier_tracks_;  // Of all steps, one after the other.
+  std::vector<detail::Slot*> earlier_;         // The slots of these.
+  std::vector<std::uint32_t> held_;  // Steps whose buffers outlived their plan or cycle. Has room for all.
   std::atomic<std::size_t> remaining_{0};  // After close(): slots with handles, and 1 for close() itself.
 };
 

@@ -33,20 +33,16 @@ bool alike(const Recording& a, const Recording& b) noexcept {
   return same * 2 >= a.size();
 }
 
-bool merge(Recording& into, const Recording& cycle) {
-  bool changed = false;
+void merge(Recording& into, const Recording& cycle) {
   for (std::size_t i = 0; i < into.size(); ++i) {
     RecordedStep& step = into[i];
     const RecordedStep& seen = cycle[i];
-    changed |= seen.least < step.least || seen.most > step.most || seen.dead_at > step.dead_at ||
-               seen.wrap > step.wrap || (seen.pool_only && !step.pool_only);
     if (seen.most > step.most) step.most = with_room(seen.most);
     step.least = std::min(step.least, seen.least);
     step.dead_at = std::max(step.dead_at, seen.dead_at);
     step.wrap = std::max(step.wrap, seen.wrap);
     step.pool_only |= seen.pool_only;
   }
-  return changed;
 }
 
 PlanProblem problem_of(const Recording& recording, std::size_t alignment, std::vector<std::uint32_t>& steps) {

@@ -28,8 +28,8 @@ using Recording = std::vector<RecordedStep>;
 
 // Same length, and at least half of the sizes agree.
 bool alike(const Recording& a, const Recording& b) noexcept;
-// `into` covers `cycle` too. pre: alike. Returns whether anything was changed.
-bool merge(Recording& into, const Recording& cycle);
+// `into` covers `cycle` too. pre: alike.
+void merge(Recording& into, const Recording& cycle);
 
 // Sizes and times in units of `alignment` bytes and requests. `steps` gets the step of each buffer.
 PlanProblem problem_of(const Recording& recording, std::size_t alignment, std::vector<std::uint32_t>& steps);

@@ -10,6 +10,7 @@
 #include "allocator/registry.hpp"
 #include "cistern/buffer_pool.hpp"
 #include "cistern/error.hpp"
+#include "cistern/planned_arena.hpp"
 #include "drivers/metal/metal_driver.hpp"
 #include "drivers/model/model_driver.hpp"
 #include "trace/replay_target.hpp"
@@ -130,7 +131,7 @@ template <bool kHost>
 class AllocatorMemory : public DeviceMemory {
  public:
   using Handle = Buffer;
-  explicit AllocatorMemory(FreshDevice& device)
+  AllocatorMemory(FreshDevice& device, const Program&)
       : DeviceMemory(device), allocator_(*device.allocator), streams_(device.streams.data()) {}
 
   Buffer allocate(std::uint64_t bytes, std::uint16_t stream) {
@@ -149,6 +150,7 @@ class AllocatorMemory : public DeviceMemory {
   void leave(const Buffer& buffer, std::uint64_t bytes, std::uint16_t stream) {
     use_last(address(buffer), bytes, stream);
   }
+  void end_pass() {}
   std::uint64_t idle() const { return 0; }
   std::vector<std::string> check() const { return {}; }
 
@@ -157,17 +159,45 @@ class AllocatorMemory : public DeviceMemory {
   const Stream* streams_;
 };
 
+// What the policies over typed buffers have in common.
 struct PoolHandle {
   TypedBuffer buffer;
   std::uint16_t stream = 0;  // Whose pool it is from: a free in another stream's order still goes there.
 };
 
-class PoolMemory : public DeviceMemory {
+class PooledMemory : public DeviceMemory {
  public:
   using Handle = PoolHandle;
-  explicit PoolMemory(FreshDevice& device) : DeviceMemory(device) {
-    for (const Stream& stream : device.streams)
+  using DeviceMemory::DeviceMemory;
+
+  std::uint64_t address(const PoolHandle& handle) const {
+    if (handle.buffer.byte_len() == 0) return 0;
+    return allocation::address_of(handle.buffer.buffer().block()) + handle.buffer.byte_offset();
+  }
+  void touch(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) {
+    use(address(handle), bytes, stream);
+  }
+  void leave(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) {
+    use_last(address(handle), bytes, stream);
+  }
+
+ protected:
+  template <class Pools>
+  static std::vector<std::string> check_all(const Pools& pools, const char* name) {
+    std::vector<std::string> out;
+    for (const auto& pool : pools) {
+      for (const std::string& message : pool->check_invariants()) out.push_back(fmt::format("{}: {}", name, message));
+    }
+    return out;
+  }
+};
+
+class PoolMemory : public PooledMemory {
+ public:
+  PoolMemory(FreshDevice& device, const Program&) : PooledMemory(device) {
+    for (const Stream& stream : device.streams) {
       pools_.push_back(std::make_unique<BufferPool>(*device.allocator, stream));
+    }
   }
 
   PoolHandle allocate(std::uint64_t bytes, std::uint16_t stream) {
@@ -177,30 +207,68 @@ class PoolMemory : public DeviceMemory {
     if (handle.buffer) pools_[handle.stream]->release(handle.buffer);
   }
   void free_on(PoolHandle& handle, std::uint16_t) { free(handle); }
-  std::uint64_t address(const PoolHandle& handle) const {
-    return handle.buffer.byte_len() > 0 ? allocation::address_of(handle.buffer.buffer().block()) : 0;
-  }
-  void touch(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) {
-    use(address(handle), bytes, stream);
-  }
-  void leave(const PoolHandle& handle, std::uint64_t bytes, std::uint16_t stream) {
-    use_last(address(handle), bytes, stream);
-  }
+  void end_pass() {}
   std::uint64_t idle() const {
     std::uint64_t sum = 0;
     for (const auto& pool : pools_) sum += pool->free_bytes();
     return sum;
   }
-  std::vector<std::string> check() const {
-    std::vector<std::string> out;
-    for (const auto& pool : pools_) {
-      for (std::string& message : pool->check_invariants()) out.push_back("pool: " + std::move(message));
-    }
-    return out;
-  }
+  std::vector<std::string> check() const { return check_all(pools_, "pool"); }
 
  private:
   std::vector<std::unique_ptr<BufferPool>> pools_;
+};
+
+// The trace is one cycle of a loop, known beforehand: each stream's part of it is planned before the first pass.
+class PlannedMemory : public PooledMemory {
+ public:
+  PlannedMemory(FreshDevice& device, const Program& program) : PooledMemory(device) {
+    const std::vector<std::vector<ArenaLife>> cycles = cycles_of(program);
+    for (std::size_t i = 0; i < device.streams.size(); ++i) {
+      arenas_.push_back(std::make_unique<PlannedArena>(*device.allocator, device.streams[i]));
+      if (cycles[i].empty()) continue;
+      try {
+        arenas_.back()->learn(cycles[i]);
+      } catch (const out_of_memory&) {
+        // No room for the slab under the limit: what the pool cannot serve either is counted as it happens.
+      }
+    }
+  }
+
+  PoolHandle allocate(std::uint64_t bytes, std::uint16_t stream) {
+    return {arenas_[stream]->alloc(bytes, DType::u8, Shape{bytes}), stream};
+  }
+  void free(PoolHandle& handle) { handle.buffer.reset(); }
+  void free_on(PoolHandle& handle, std::uint16_t) { free(handle); }
+  void end_pass() {
+    for (const auto& arena : arenas_) arena->end_cycle();
+  }
+  std::uint64_t idle() const { return 0; }  // A slab is in use by its plan.
+  std::vector<std::string> check() const { return check_all(arenas_, "planned arena"); }
+
+ private:
+  static std::vector<std::vector<ArenaLife>> cycles_of(const Program& program) {
+    std::vector<std::vector<ArenaLife>> cycles(program.streams.size());
+    std::vector<std::pair<std::uint16_t, std::size_t>> places(program.slots);  // Stream, and number in its cycle.
+    for (const Op& op : program.ops) {
+      auto& [stream, number] = places[op.slot];
+      if (op.kind == OpKind::allocate) {
+        stream = op.stream;
+        number = cycles[stream].size();
+        cycles[stream].push_back({op.bytes, 0});
+      } else {
+        cycles[stream][number].dead_at = cycles[stream].size();
+      }
+    }
+    for (auto& cycle : cycles) {
+      for (ArenaLife& life : cycle) {
+        if (life.dead_at == 0) life.dead_at = cycle.size();
+      }
+    }
+    return cycles;
+  }
+
+  std::vector<std::unique_ptr<PlannedArena>> arenas_;
 };
 
 template <class Memory>
@@ -208,7 +276,7 @@ class AllocatorTarget final : public LaneTarget<Memory> {
  public:
   AllocatorTarget(const TargetOptions& options, const Program& program) : device_(options, program) {
     for (unsigned lane = 0; lane < options.lanes; ++lane)
-      this->add_lane(std::make_unique<Memory>(device_), program.slots);
+      this->add_lane(std::make_unique<Memory>(device_, program), program.slots);
   }
   ~AllocatorTarget() override { this->clear_lanes(); }
 
@@ -238,7 +306,6 @@ class AllocatorTarget final : public LaneTarget<Memory> {
 std::string unavailable(Policy policy, Device device) {
   const std::string name = cistern::to_string(device);
   if (!is_available(device)) return fmt::format("device {} is not available here", name);
-  if (policy == Policy::planned) return "allocator planned is not part of this build";
   const bool whole = policy == Policy::system || policy == Policy::buffer_cache;
   if (whole && device.type != DeviceType::cpu && device.type != DeviceType::model) {
     return fmt::format("allocator {} does not run on device {}; expected cpu or model", to_string(policy), name);
@@ -254,8 +321,9 @@ std::unique_ptr<Target> make_target(const TargetOptions& options, const Program&
       return make_whole_target(options, program);
     case Policy::pool:
       return std::make_unique<AllocatorTarget<PoolMemory>>(options, program);
-    case Policy::cistern:
     case Policy::planned:
+      return std::make_unique<AllocatorTarget<PlannedMemory>>(options, program);
+    case Policy::cistern:
       break;
   }
   if (options.device.type == DeviceType::cpu)

@@ -181,6 +181,7 @@ class Engine {
       if (i % kProgressOps == 0) progress(static_cast<double>(i) / static_cast<double>(program_.ops.size()));
     }
     for (const Op& op : program_.tail) one(op, program_.ops.size());
+    target.end_pass();
     step_done();
     return failed;
   }

@@ -38,8 +38,10 @@ class Target {
   virtual ~Target() = default;
 
   virtual RunOutcome run(unsigned lane, const Program& program, const RunMode& mode) = 0;
-  // Frees what the trace left alive.
+  // Frees what the trace left alive, and ends the pass.
   virtual void drain(unsigned lane, const Program& program) = 0;
+  // The same for one that was stepped through, whose frees were.
+  virtual void end_pass() = 0;
 
   // One op at a time, on lane 0. allocate() returns the address, 0 for an empty block, and throws what the policy
   // throws.
@@ -80,7 +82,7 @@ inline void touch_pages(void* at, std::uint64_t bytes) {
 //   Handle                              default: no block
 //   Handle allocate(bytes, stream)      throws on failure
 //   void free(Handle&), free_on(Handle&, stream)   nothing for a default handle
-//   address(Handle) const, advance(time_us)
+//   address(Handle) const, advance(time_us), end_pass()
 //   touch(Handle, bytes, stream)        after allocate, when touching was asked for
 //   leave(Handle, bytes, stream)        before free, likewise: the last use
 //   join(stream)                        before free_on, likewise: the program made the stream wait for the others
@@ -141,7 +143,9 @@ class LaneTarget : public Target {
       lanes_[lane].memory->free(handle);
       handle = Handle{};
     }
+    lanes_[lane].memory->end_pass();
   }
+  void end_pass() override { lanes_[0].memory->end_pass(); }
   std::uint64_t allocate(const Op& op) override {
     Lane& lane = lanes_[0];
     lane.handles[op.slot] = Handle{};

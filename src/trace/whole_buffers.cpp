@@ -41,6 +41,7 @@ class WholeMemory {
   }
   void leave(const Handle&, std::uint64_t, std::uint16_t) const {}
   void join(std::uint16_t) const {}
+  void end_pass() const {}
   void advance(std::uint64_t) const {}
 
  protected:

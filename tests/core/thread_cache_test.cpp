@@ -74,6 +74,14 @@ TEST_F(ThreadCacheTest, TheBoundHoldsAndKeepsTheLastBlock) {
     cache_.bound(1 << 20, spill);
     ASSERT_LE(cache_.held(), 1U << 20);
   }
+  // Of a size above the budget the newest block stays, alone.
+  cache_.hold(make(3 << 20), spill);
+  Block* newest = make(3 << 20);
+  cache_.hold(newest, spill);
+  cache_.bound(1 << 20, spill);
+  EXPECT_EQ(cache_.held(), 3U << 20);
+  EXPECT_EQ(cache_.find_exact(3 << 20)->head, newest);
+  EXPECT_GE(cache_.account.bytes, cache_.account.low);
   EXPECT_TRUE(cache_.check_invariants());
   cache_.flush(spill);
   EXPECT_EQ(length(spill), blocks_.size());

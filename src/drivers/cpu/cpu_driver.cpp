@@ -49,6 +49,7 @@ class CpuDriver final : public Driver {
     capabilities_.double_mapping = cached;
     capabilities_.whole_buffers = !cached;
     capabilities_.fresh_is_zero = true;
+    capabilities_.commit_on_touch = true;
     capabilities_.bytes_follow_piece = false;
     capabilities_.can_copy = true;
   }
