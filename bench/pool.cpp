@@ -112,13 +112,19 @@ void add_pool(Suite& suite) {
                  options.background = false;
                  PlannedArena arena(Device::cpu(), options);
                  tokens<TypedBuffer>(
-                     state, keep, [&](const Request& r) { return arena.alloc(r.byte_len, DType::f32, {r.rows, r.columns}); },
+                     state, keep,
+                     [&](const Request& r) {
+                       return arena.alloc(r.byte_len, DType::f32, {r.rows, r.columns});
+                     },
                      [&] { arena.end_cycle(); });
                }});
     suite.add({group, "cistern-pool", "buffer", [keep](benchmark::State& state) {
                  BufferPool pool(Device::cpu());
                  tokens<TypedBuffer>(
-                     state, keep, [&](const Request& r) { return pool.alloc(r.byte_len, DType::f32, {r.rows, r.columns}); },
+                     state, keep,
+                     [&](const Request& r) {
+                       return pool.alloc(r.byte_len, DType::f32, {r.rows, r.columns});
+                     },
                      [&] { pool.reset(); });
                }});
   }

@@ -17,12 +17,12 @@ namespace cistern {
 
 /// Figures of one device. Bytes unless said otherwise. A peak is exact to 64 KiB a thread.
 struct Stats {
-  std::size_t active = 0;         ///< Capacity of live buffers, views included.
+  std::size_t active = 0;  ///< Capacity of live buffers, views included.
   std::size_t peak_active = 0;
-  std::size_t reserved = 0;       ///< Physical memory mapped, thread caches and slack included.
+  std::size_t reserved = 0;  ///< Physical memory mapped, thread caches and slack included.
   std::size_t peak_reserved = 0;
-  std::size_t cached = 0;         ///< reserved - active (without views).
-  std::size_t views = 0;          ///< Part of `active` that make_buffer() brought.
+  std::size_t cached = 0;  ///< reserved - active (without views).
+  std::size_t views = 0;   ///< Part of `active` that make_buffer() brought.
   std::size_t memory_limit = 0;
   std::size_t cache_limit = 0;
   std::size_t wired_limit = 0;
@@ -33,10 +33,11 @@ struct Stats {
   std::uint64_t handles_moved = 0;
   std::uint64_t handles_released = 0;
   std::uint64_t handles_split = 0;
-  std::uint64_t objects = 0;          ///< Live objects of the vendor's that count against its cap (Metal).
-  std::uint64_t driver_calls = 0;     ///< All calls to the system or the vendor's library since the start.
-  std::uint64_t host_waits = 0;       ///< Times that the host waited for the device.
-  std::uint64_t late_double_frees = 0;  ///< Double frees by two threads at the same instant, found when the queue was emptied.
+  std::uint64_t objects = 0;       ///< Live objects of the vendor's that count against its cap (Metal).
+  std::uint64_t driver_calls = 0;  ///< All calls to the system or the vendor's library since the start.
+  std::uint64_t host_waits = 0;    ///< Times that the host waited for the device.
+  std::uint64_t late_double_frees =
+      0;  ///< Double frees by two threads at the same instant, found when the queue was emptied.
 };
 
 Stats stats(Device device);
@@ -73,8 +74,8 @@ std::size_t get_wired_limit(Device device);
 void clear_cache();
 void clear_cache(Device device);
 
-/// Says that a batch of work on the device's buffers is about to be submitted. On Metal what is to be wired is made real
-/// here, once per batch; a program that never says so has it done at every change. Nothing happens elsewhere.
+/// Says that a batch of work on the device's buffers is about to be submitted. On Metal what is to be wired is made
+/// real here, once per batch; a program that never says so has it done at every change. Nothing happens elsewhere.
 void before_submit(Device device);
 void before_submit();
 
@@ -107,9 +108,9 @@ class ScopedCacheLimit {
 
 /// Content rules. Defaults are all off; fresh CPU memory is zero anyway.
 struct MemoryOptions {
-  bool zero_on_alloc = false;    ///< Every buffer reads zero when handed out.
-  bool zero_on_reuse = false;    ///< A buffer that was used before reads zero when handed out again.
-  bool poison_on_free = false;   ///< Freed bytes are overwritten with 0xDE.
+  bool zero_on_alloc = false;   ///< Every buffer reads zero when handed out.
+  bool zero_on_reuse = false;   ///< A buffer that was used before reads zero when handed out again.
+  bool poison_on_free = false;  ///< Freed bytes are overwritten with 0xDE.
 };
 MemoryOptions set_memory_options(MemoryOptions options, Device device = default_device());
 MemoryOptions get_memory_options(Device device = default_device());

@@ -1,5 +1,5 @@
-// PlannedArena: memory of a loop that repeats itself. It watches a few cycles (sizes, order, lifetimes), plans them, and
-// then serves each buffer from one slab by comparing the request with the plan and adding an offset.
+// PlannedArena: memory of a loop that repeats itself. It watches a few cycles (sizes, order, lifetimes), plans them,
+// and then serves each buffer from one slab by comparing the request with the plan and adding an offset.
 //
 // Does: record cycles, plan them (cistern/plan.hpp), serve them at the same addresses cycle after cycle, keep several
 // shapes of cycle (prefill, decode) side by side, replan when the loop changes. Requests that the plan does not expect,
@@ -49,19 +49,19 @@ struct ArenaOptions {
 
 struct ArenaFigures {
   std::uint64_t cycles = 0;
-  std::uint64_t from_slab = 0;    ///< Buffers served by a plan.
-  std::uint64_t from_pool = 0;    ///< Buffers served by the pool: recording, departures and steps left to the pool.
-  std::uint64_t other_size = 0;   ///< Departures: the plan expected another request, or none.
-  std::uint64_t longer_life = 0;  ///< Departures: the planned bytes were still in use.
-  std::uint64_t recorded = 0;     ///< Cycles.
-  std::uint64_t plans = 0;        ///< Plans put in service.
-  std::uint64_t failed_plans = 0;  ///< Plans that could not be made, or for which there was no memory.
-  std::uint64_t switches = 0;      ///< Cycles whose shape was recognised only after their start.
-  std::size_t shapes = 0;          ///< Planned and in service.
-  std::size_t slab_bytes = 0;      ///< Of all shapes in service.
-  std::size_t pool_bytes = 0;      ///< BufferPool::total_bytes().
-  std::size_t held = 0;            ///< Buffers known to have outlived their plan or cycle.
-  std::size_t last_peak = 0;       ///< Bytes, of the plan put in service last.
+  std::uint64_t from_slab = 0;       ///< Buffers served by a plan.
+  std::uint64_t from_pool = 0;       ///< Buffers served by the pool: recording, departures and steps left to the pool.
+  std::uint64_t other_size = 0;      ///< Departures: the plan expected another request, or none.
+  std::uint64_t longer_life = 0;     ///< Departures: the planned bytes were still in use.
+  std::uint64_t recorded = 0;        ///< Cycles.
+  std::uint64_t plans = 0;           ///< Plans put in service.
+  std::uint64_t failed_plans = 0;    ///< Plans that could not be made, or for which there was no memory.
+  std::uint64_t switches = 0;        ///< Cycles whose shape was recognised only after their start.
+  std::size_t shapes = 0;            ///< Planned and in service.
+  std::size_t slab_bytes = 0;        ///< Of all shapes in service.
+  std::size_t pool_bytes = 0;        ///< BufferPool::total_bytes().
+  std::size_t held = 0;              ///< Buffers known to have outlived their plan or cycle.
+  std::size_t last_peak = 0;         ///< Bytes, of the plan put in service last.
   std::size_t last_lower_bound = 0;  ///< Bytes that no plan of it can do without.
 };
 
@@ -73,19 +73,16 @@ struct ArenaLife {
 
 namespace detail {
 
-// One request of a plan. What alloc() reads: a cache line.
-struct alignas(64) ArenaStep {
-  std::size_t most = SIZE_MAX;   // Bytes that the step has room for. SIZE_MAX: no request matches.
-  std::uint32_t slack = 0;       // How much smaller a request may be.
-  std::uint32_t more_count = 0;  // Of `more`.
+// One request of a plan. What alloc() reads.
+struct ArenaStep {
+  std::size_t most = SIZE_MAX;  // Bytes that the step has room for. SIZE_MAX: no request matches.
+  std::uint32_t slack = 0;      // How much smaller a request may be.
+  // Slots, besides its own, of the buffers that lay in these bytes last, in this cycle. Most steps have none.
+  std::uint32_t earlier_count = 0;
+  Slot* const* earlier = nullptr;
   Slot* slot = nullptr;
   std::size_t offset = 0;
-  // Slots, besides its own, of the buffers that lay in these bytes last, in this cycle. Nearly all steps have at most
-  // two, and reading them all is cheaper than a branch on how many there are: without, it is the step's own slot.
-  Slot* earlier[2] = {};
-  Slot* const* more = nullptr;
 };
-static_assert(sizeof(ArenaStep) == 64);
 
 // What alloc() needs while the loop keeps to its plan.
 struct ArenaFront {
@@ -115,9 +112,8 @@ class PlannedArena {
       if (step.most - byte_len <= step.slack) [[likely]] {
         detail::Slot* slot = step.slot;
         std::uint32_t busy = front_->attention;
-        busy |= look_at(*slot) | look_at(*step.earlier[0]) | look_at(*step.earlier[1]);
-        if (step.more_count != 0) [[unlikely]]
-          busy |= look_at_more(step);
+        busy |= look_at(*slot);
+        for (std::uint32_t i = 0; i < step.earlier_count; ++i) busy |= look_at(*step.earlier[i]);
         if (busy == 0) [[likely]] {
           front_->next = &step + 1;
           slot->primary.store(1, std::memory_order_relaxed);
@@ -142,8 +138,8 @@ class PlannedArena {
   /// Waits for the plan being made, if any, and puts it in service: before a graph is captured, say. Throws
   /// invalid_argument in the middle of a cycle.
   void finish_planning();
-  /// Plans a cycle that is known beforehand, now. Throws invalid_argument in the middle of a cycle and for lives that end
-  /// before they begin or after the cycle; out_of_memory when there is no room for the slab.
+  /// Plans a cycle that is known beforehand, now. Throws invalid_argument in the middle of a cycle and for lives that
+  /// end before they begin or after the cycle; out_of_memory when there is no room for the slab.
   void learn(std::span<const ArenaLife> cycle);
   /// Forgets all plans and gives all memory back that no handle refers to.
   void clear();
@@ -161,11 +157,6 @@ class PlannedArena {
   static std::uint32_t look_at(const detail::Slot& slot) noexcept {
     const std::uint32_t primary = slot.primary.load(std::memory_order_acquire);
     return primary | slot.shared.load(std::memory_order_acquire);
-  }
-  static std::uint32_t look_at_more(const detail::ArenaStep& step) noexcept {
-    std::uint32_t busy = 0;
-    for (std::uint32_t i = 0; i < step.more_count; ++i) busy |= look_at(*step.more[i]);
-    return busy;
   }
   TypedBuffer alloc_slow(std::size_t byte_len, DType dtype, Shape shape);
 

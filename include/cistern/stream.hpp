@@ -42,8 +42,8 @@ class Stream {
 };
 
 /// Says that the stream's owner is about to destroy it (call it before the native handle is gone). Its memory serves
-/// others after the work that was pending; its copies are refused from now on. Throws invalid_argument for a stream that
-/// was destroyed before. Nothing happens for the default stream.
+/// others after the work that was pending; its copies are refused from now on. Throws invalid_argument for a stream
+/// that was destroyed before. Nothing happens for the default stream.
 void stream_destroyed(const Stream& stream);
 
 }  // namespace cistern

@@ -32,14 +32,16 @@ void BlockObjects::link(Entry& entry) {
 void BlockObjects::unlink(Entry& entry) {
   (entry.older != nullptr ? entry.older->newer : oldest_) = entry.newer;
   (entry.newer != nullptr ? entry.newer->older : newest_) = entry.older;
-  (entry.same_prev != nullptr ? entry.same_prev->same_next : sizes_.at({entry.heap, entry.place->second})) = entry.same_next;
+  (entry.same_prev != nullptr ? entry.same_prev->same_next : sizes_.at({entry.heap, entry.place->second})) =
+      entry.same_next;
   if (entry.same_next != nullptr) entry.same_next->same_prev = entry.same_prev;
   entry.older = entry.newer = entry.same_prev = entry.same_next = nullptr;
   entry.idle = false;
   --idle_count_;
 }
 
-std::map<BlockObjects::Place, BlockObjects::Entry>::iterator BlockObjects::erase(std::map<Place, Entry>::iterator entry) {
+std::map<BlockObjects::Place, BlockObjects::Entry>::iterator BlockObjects::erase(
+    std::map<Place, Entry>::iterator entry) {
   if (entry->second.idle) unlink(entry->second);
   const auto following = entries_.erase(entry);
   // Lists of sizes stay for when the size comes back; a program with ever new sizes shall not collect them.
@@ -131,7 +133,8 @@ void BlockObjects::drop_idle() {
 }
 
 void BlockObjects::forget(std::uint64_t address, std::uint64_t bytes) {
-  for (auto entry = entries_.lower_bound({address, 0}); entry != entries_.end() && entry->first.first - address < bytes;) {
+  for (auto entry = entries_.lower_bound({address, 0});
+       entry != entries_.end() && entry->first.first - address < bytes;) {
     driver_.destroy_object(entry->second.object);
     entry = erase(entry);
   }

@@ -1,17 +1,17 @@
 // BlockObjects: the device's objects over single blocks (MTLBuffer), on devices where ptr() of a buffer is one.
 //
-// Does: make an object at the first use of a place, keep it while the place is free, hand it out again when a block of the
-// same place and size comes back; drop objects after the device's work is done, oldest first, when there are too many or
-// the driver has no more. Does not: own memory, know blocks. Called by Central under the device's lock.
+// Does: make an object at the first use of a place, keep it while the place is free, hand it out again when a block of
+// the same place and size comes back; drop objects after the device's work is done, oldest first, when there are too
+// many or the driver has no more. Does not: own memory, know blocks. Called by Central under the device's lock.
 //
 //   state    its block                             leaves by
 //   live     is handed out, or in a cache          release(): idle
 //   idle     went back to the heap of pages        acquire() of its place: live; too many, pressure: retired
 //   retired  is no more                            the ticket of its time passed: destroyed
 //
-// After a split or a merge the objects of the old blocks stay idle for a while: loops place the same blocks again, so they
-// come back, and a new block goes where an idle object of its size stands if that place is free. An object is no memory,
-// only a name for some: that its place is in use under another name is allowed.
+// After a split or a merge the objects of the old blocks stay idle for a while: loops place the same blocks again, so
+// they come back, and a new block goes where an idle object of its size stands if that place is free. An object is no
+// memory, only a name for some: that its place is in use under another name is allowed.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,8 @@ class BlockObjects {
     }
     return false;
   }
-  // An object over [inside, inside + bytes) of the segment, live; `offset` is the place in its heap of pages. Null when the
-  // driver makes none, even after idle ones were dropped.
+  // An object over [inside, inside + bytes) of the segment, live; `offset` is the place in its heap of pages. Null when
+  // the driver makes none, even after idle ones were dropped.
   void* acquire(std::uint32_t heap, std::uint64_t offset, const drivers::Segment& segment, std::uint64_t inside,
                 std::uint64_t bytes);
   // pre: live.

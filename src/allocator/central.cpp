@@ -17,9 +17,9 @@ using drivers::Status;
 
 FrontConfig resolved(FrontConfig config, const drivers::Capabilities& capabilities) {
   const bool touch = capabilities.commit_on_touch;
-  if (config.max_cached == 0) config.max_cached = touch ? core::GiB : 64 * core::KiB;
-  if (config.cache_bytes == 0) config.cache_bytes = touch ? core::MiB : 256 * core::KiB;
-  if (config.cache_fraction == 0) config.cache_fraction = touch ? 2 : 4096;
+  if (config.max_cached == 0) config.max_cached = touch ? core::MiB : 64 * core::KiB;
+  if (config.cache_bytes == 0) config.cache_bytes = touch ? 2 * core::MiB : 256 * core::KiB;
+  if (config.cache_fraction == 0) config.cache_fraction = touch ? 512 : 4096;
   return config;
 }
 
@@ -115,7 +115,8 @@ StreamEntry& Central::stream(const Lock&, void* native) {
   if (entry == nullptr) {
     heap->native = nullptr;
     if (capabilities_.asynchronous) spare_heaps_.push_back(heap);
-    throw cistern::invalid_argument("cistern: too many streams are alive; say stream_destroyed() for those that are gone");
+    throw cistern::invalid_argument(
+        "cistern: too many streams are alive; say stream_destroyed() for those that are gone");
   }
   return *entry;
 }

@@ -3,8 +3,8 @@
 //
 // Does: brings blocks out of the heap and takes them back, orders streams, makes room when memory is short, holds the
 // limits. Does not: know figures of single threads, tags, options, or the caller's errors (the DeviceAllocator does).
-// Called by DeviceAllocator alone. Locking: members that take a `Lock` are called under the device's lock; the lock may be
-// held across driver calls. give_later() takes no lock: it is how free() hands blocks over.
+// Called by DeviceAllocator alone. Locking: members that take a `Lock` are called under the device's lock; the lock may
+// be held across driver calls. give_later() takes no lock: it is how free() hands blocks over.
 //
 //   block            where it is                           leaves by
 //   live             with the caller                       free
@@ -43,13 +43,14 @@ namespace cistern::allocation {
 
 // What can be tuned; the defaults come from replaying traces.
 struct FrontConfig {
-  // The first three are 0 for the device's own: where pieces cost driver calls, little is kept and placement stays tight.
-  std::size_t max_cached = 0;                     // Largest block that a thread keeps.
-  std::size_t cache_bytes = 0;                    // A thread keeps at least this much,
-  std::size_t cache_fraction = 0;                 // or the device's active bytes divided by this, if that is more.
-  std::size_t refill_bytes = 8 * core::KiB;       // Small blocks fetched at a time, at least 1 and at most 64.
-  std::size_t idle_objects = 8192;                // Objects kept over places without a block (Metal).
-  std::size_t range_factor = 4;                   // Reserved addresses per heap, in multiples of the device's memory.
+  // The first three are 0 for the device's own: where pieces cost driver calls, little is kept and placement stays
+  // tight.
+  std::size_t max_cached = 0;                // Largest block that a thread keeps.
+  std::size_t cache_bytes = 0;               // A thread keeps at least this much,
+  std::size_t cache_fraction = 0;            // or the device's active bytes divided by this, if that is more.
+  std::size_t refill_bytes = 8 * core::KiB;  // Small blocks fetched at a time, at least 1 and at most 64.
+  std::size_t idle_objects = 8192;           // Objects kept over places without a block (Metal).
+  std::size_t range_factor = 4;              // Reserved addresses per heap, in multiples of the device's memory.
 };
 
 // Memory that is committed by touching costs nothing to hold untouched, and a move costs a page fault a page.
@@ -68,12 +69,12 @@ struct StreamHeap {
         backing(driver, work, ledger, objects, index_in_device, native),
         slabs(classes, pool) {}
 
-  const std::uint32_t index;   // In the device.
-  const std::uint32_t number;  // In the process: index of thread caches.
-  void* native = nullptr;      // The stream in whose order its free memory is.
-  std::uint64_t base = 0;      // Reserved range.
-  std::uint64_t range = 0;     // Its bytes.
-  core::PageHeap* pages = nullptr;  // Null until the first use.
+  const std::uint32_t index;                                // In the device.
+  const std::uint32_t number;                               // In the process: index of thread caches.
+  void* native = nullptr;                                   // The stream in whose order its free memory is.
+  std::uint64_t base = 0;                                   // Reserved range.
+  std::uint64_t range = 0;                                  // Its bytes.
+  core::PageHeap* pages = nullptr;                          // Null until the first use.
   std::atomic<const core::PageHeap*> shown_pages{nullptr};  // The same, for readers without the lock.
   DriverBacking backing;
   core::SlabStore slabs;
@@ -258,7 +259,7 @@ class Central {
   std::atomic<bool> enforce_wanted_{false};
   std::atomic<bool> poison_{false};  // Freed bytes are overwritten; only asynchronous devices do it here.
   bool has_floor_ = false;
-  bool batches_ = false;              // The program says when a batch of work is about to be submitted.
+  bool batches_ = false;               // The program says when a batch of work is about to be submitted.
   std::uint64_t settled_changes_ = 0;  // Segments made and given back when residency was last settled.
   std::atomic<std::uint64_t> view_bytes_{0};
   core::Figures figures_;

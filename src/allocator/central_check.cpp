@@ -1,4 +1,5 @@
-// The rules that hold between calls, for tests. Conservation first: every byte of the heap is in exactly one block or slab.
+// The rules that hold between calls, for tests. Conservation first: every byte of the heap is in exactly one block or
+// slab.
 #include "allocator/central.hpp"
 #include "allocator/device_allocator.hpp"
 
@@ -12,7 +13,8 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
   std::size_t descriptors = 0, objects = 0;
   pool_.for_each([&](const Block* block) {
     const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
-    const bool is_live = serial % 2 != 0 && block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
+    const bool is_live =
+        serial % 2 != 0 && block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
     if (serial % 2 == 0 && block->home == nullptr) return;
     ++descriptors;
     if (is_live) {
@@ -34,9 +36,7 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
     }
   });
   for (const auto& heap : heaps_) {
-    heap->slabs.for_each([&](const core::Slab& slab) {
-      heap_bytes += slab.node->size;
-    });
+    heap->slabs.for_each([&](const core::Slab& slab) { heap_bytes += slab.node->size; });
     for (std::string& message : heap->slabs.check_invariants()) broken.push_back(std::move(message));
   }
   const std::uint64_t reserved = reserved_now(lock);

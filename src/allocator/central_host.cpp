@@ -125,7 +125,8 @@ bool Central::move_to_host(const Lock& lock, Block* block) {
   old->bin = block->bin;
   old->flags = block->flags & (core::kBlockSlab | core::kBlockObject | core::kBlockOwnObject);
   if (core::BlockObject* object = BlockPool::object_of(block); object != nullptr) {
-    BlockPool::object_of(old)->set(object->object.load(std::memory_order_relaxed), object->offset.load(std::memory_order_relaxed));
+    BlockPool::object_of(old)->set(object->object.load(std::memory_order_relaxed),
+                                   object->offset.load(std::memory_order_relaxed));
   }
   if ((block->flags & core::kBlockSlab) != 0) {
     static_cast<core::Slab*>(block->home)->replace(block, old);

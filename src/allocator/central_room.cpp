@@ -30,7 +30,8 @@ bool Central::open(StreamHeap& heap) {
   std::uint64_t range = group_ != nullptr ? range_ : 0;
   if (group_ == nullptr) {
     const std::uint64_t total = std::max<std::uint64_t>(capabilities_.total_memory, granularity);
-    range = core::align_up(std::min(total, (std::uint64_t{1} << 46) / config_.range_factor) * config_.range_factor, granularity);
+    range = core::align_up(std::min(total, (std::uint64_t{1} << 46) / config_.range_factor) * config_.range_factor,
+                           granularity);
   }
   if (capabilities_.virtual_memory && heap.range == 0) {
     drivers::Address base = 0;
@@ -120,8 +121,8 @@ bool Central::drain_inboxes(const Lock& lock, const void* thread, bool others) {
     Block* claimed = cache->take_inbox();
     const Block* busy = nullptr;
     if (running) {
-      // Its thread may be in the middle of a free() of one of these handles (a double free). After the barrier it sees the
-      // claims when it looks, or else had announced the block before it looked; see DeviceAllocator::free_fast().
+      // Its thread may be in the middle of a free() of one of these handles (a double free). After the barrier it sees
+      // the claims when it looks, or else had announced the block before it looked; see DeviceAllocator::free_fast().
       // Without a barrier nothing is known.
       if (!barrier_on_all_threads()) {
         while (claimed != nullptr) {
@@ -288,7 +289,9 @@ void Central::publish(const Lock& lock) {
   if (limits_.cache_binds()) {
     release_above(excess());
     if (!capabilities_.asynchronous) {
-      const auto signed_bytes = [](std::uint64_t v) { return static_cast<std::int64_t>(std::min<std::uint64_t>(v, INT64_MAX)); };
+      const auto signed_bytes = [](std::uint64_t v) {
+        return static_cast<std::int64_t>(std::min<std::uint64_t>(v, INT64_MAX));
+      };
       const std::int64_t views = signed_bytes(view_bytes_.load(std::memory_order_relaxed));
       const std::int64_t floor = signed_bytes(reserved_now(lock)) - signed_bytes(limits_.cache()) + views;
       figures_.set_floor(floor, signed_bytes(limits_.cache() / 64));
@@ -298,7 +301,9 @@ void Central::publish(const Lock& lock) {
     figures_.set_floor(core::Figures::kNoFloor, 0);
     has_floor_ = false;
   }
-  const auto set = [](std::atomic<std::uint64_t>& to, std::uint64_t value) { to.store(value, std::memory_order_relaxed); };
+  const auto set = [](std::atomic<std::uint64_t>& to, std::uint64_t value) {
+    to.store(value, std::memory_order_relaxed);
+  };
   const std::uint64_t reserved = reserved_now(lock);
   set(published_.reserved, reserved);
   if (group_ != nullptr) {

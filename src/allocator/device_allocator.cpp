@@ -20,7 +20,8 @@ std::uint32_t inline_number(std::uint32_t number) { return number < kInlineHeaps
 DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config)
     : DeviceAllocator(device, std::move(driver), config, false) {}
 
-DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config, bool primary)
+DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config,
+                                 bool primary)
     : device_(device),
       central_(std::move(driver), config, static_cast<DeviceAllocator*>(this), device.type, primary),
       host_buffers_(central_.capabilities().whole_buffers || !central_.capabilities().host_accessible),
@@ -62,18 +63,21 @@ inline Buffer DeviceAllocator::hand_out(ThreadCache& cache, Block* block) {
   account.bytes.store(now, std::memory_order_relaxed);
   account.count.store(account.count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   const Buffer buffer(block, serial);
-  if (now > account.high.load(std::memory_order_relaxed)) [[unlikely]] return checkpoint(buffer);
+  if (now > account.high.load(std::memory_order_relaxed)) [[unlikely]]
+    return checkpoint(buffer);
   return buffer;
 }
 
 inline Buffer DeviceAllocator::malloc_from(ThreadCache& cache, std::size_t bytes, StreamEntry* entry,
                                            std::size_t small_limit) {
-  if (Block* block = cached(cache, bytes, small_limit)) [[likely]] return hand_out(cache, block);
+  if (Block* block = cached(cache, bytes, small_limit)) [[likely]]
+    return hand_out(cache, block);
   return malloc_slow(bytes, entry);
 }
 
 Buffer DeviceAllocator::malloc(std::size_t bytes) {
-  return malloc_from(*thread_state.caches[default_number_].load(std::memory_order_relaxed), bytes, nullptr, small_limit_);
+  return malloc_from(*thread_state.caches[default_number_].load(std::memory_order_relaxed), bytes, nullptr,
+                     small_limit_);
 }
 
 Buffer PrimaryAllocator::malloc(std::size_t bytes) {
@@ -94,9 +98,11 @@ inline bool DeviceAllocator::free_fast(ThreadCache& cache, std::uintptr_t owner,
   Block* block = buffer.block();
   Bin& bin = *reinterpret_cast<Bin*>(owner);
   const std::uint64_t serial = buffer.serial();
-  if (block->serial.load(std::memory_order_relaxed) != serial) [[unlikely]] return false;
+  if (block->serial.load(std::memory_order_relaxed) != serial) [[unlikely]]
+    return false;
   const std::uintptr_t offset = owner - reinterpret_cast<std::uintptr_t>(&cache);
-  if (offset >= ThreadCache::kSmallBins * sizeof(Bin) && bin.size != block->capacity) [[unlikely]] return false;
+  if (offset >= ThreadCache::kSmallBins * sizeof(Bin) && bin.size != block->capacity) [[unlikely]]
+    return false;
   block->serial.store(serial + 1, std::memory_order_relaxed);
   block->next = bin.head;
   bin.head = block;
@@ -104,22 +110,24 @@ inline bool DeviceAllocator::free_fast(ThreadCache& cache, std::uintptr_t owner,
   const std::int64_t now = account.bytes.load(std::memory_order_relaxed) - static_cast<std::int64_t>(block->capacity);
   account.bytes.store(now, std::memory_order_relaxed);
   account.count.store(account.count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
-  if (now < account.low.load(std::memory_order_relaxed)) [[unlikely]] after_low(cache);
+  if (now < account.low.load(std::memory_order_relaxed)) [[unlikely]]
+    after_low(cache);
   return true;
 }
 
 inline void DeviceAllocator::free_to(ThreadCache& cache, Buffer buffer) {
   const std::uintptr_t owner = buffer.block()->owner.load(std::memory_order_relaxed);
   if (owner - reinterpret_cast<std::uintptr_t>(&cache) < sizeof(cache.bins)) [[likely]] {
-    if (free_fast(cache, owner, buffer)) [[likely]] return;
+    if (free_fast(cache, owner, buffer)) [[likely]]
+      return;
   }
   free_other(buffer);
 }
 
 namespace {
 
-// First the announcement, then the look at the owner: whoever empties this thread's inbox from outside has set kAttention
-// on its blocks before, makes all threads see it, and leaves the announced block alone.
+// First the announcement, then the look at the owner: whoever empties this thread's inbox from outside has set
+// kAttention on its blocks before, makes all threads see it, and leaves the announced block alone.
 inline void announce(Block* block) {
   thread_state.freeing.store(block, std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);

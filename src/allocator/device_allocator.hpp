@@ -1,16 +1,17 @@
 // DeviceAllocator: the allocator of one device, over one driver. The front that every call of the public API ends in.
 //
-// Does: the fast paths, figures, tags, content options, misuse errors, out-of-memory handling. Does not: place blocks, call
-// the driver for memory (Central does). Used by the registry (one per device, never destroyed) and by tests, replay and
-// benchmarks, which may make their own over a driver of theirs.
+// Does: the fast paths, figures, tags, content options, misuse errors, out-of-memory handling. Does not: place blocks,
+// call the driver for memory (Central does). Used by the registry (one per device, never destroyed) and by tests,
+// replay and benchmarks, which may make their own over a driver of theirs.
 //
 // Ownership of a block decides how it is freed:
 //   by the thread whose cache owns it   plain loads and stores; a few nanoseconds
 //   by another thread                   one compare-exchange (core::claim), then the owner's inbox
-//   owned by `central_owner`            one compare-exchange on the serial (tagged buffers, views, host buffers, threads
+//   owned by `central_owner`            one compare-exchange on the serial (tagged buffers, views, host buffers,
+//   threads
 //                                       without a cache)
-// Locking: fast paths take none; free() takes none that is held across a driver call, except to give memory back to a device
-// that has no asynchronous work. Lock order: registry, device (Central), threads, leaf locks.
+// Locking: fast paths take none; free() takes none that is held across a driver call, except to give memory back to a
+// device that has no asynchronous work. Lock order: registry, device (Central), threads, leaf locks.
 #pragma once
 
 #include <atomic>
@@ -89,10 +90,10 @@ class DeviceAllocator : public Allocator {
 
  private:
   struct Request {
-    std::size_t bytes = 0;     // Asked for.
-    std::size_t rounded = 0;   // Capacity that is looked for; the class's size for small blocks.
+    std::size_t bytes = 0;    // Asked for.
+    std::size_t rounded = 0;  // Capacity that is looked for; the class's size for small blocks.
     std::size_t alignment = 0;
-    int bin = -1;              // Size class, or -1.
+    int bin = -1;  // Size class, or -1.
   };
 
   core::Block* cached(core::ThreadCache& cache, std::size_t bytes, std::size_t small_limit);
@@ -145,7 +146,7 @@ class DeviceAllocator : public Allocator {
   const std::size_t small_limit_;       // Requests up to here have a class.
   const std::size_t exact_limit_;       // Requests up to here may be in a thread cache.
   const std::size_t alignment_mask_;
-  const core::SizeClasses classes_;     // A copy, near.
+  const core::SizeClasses classes_;  // A copy, near.
   const StreamTable& streams_;
 };
 

@@ -23,7 +23,8 @@ std::string hexadecimal(std::uint64_t value) {
 }  // namespace
 
 std::string DeviceAllocator::describe(const Block* block) const {
-  return hexadecimal(address_of(block)) + " (" + std::to_string(block->capacity) + " bytes, " + to_string(device_) + ")";
+  return hexadecimal(address_of(block)) + " (" + std::to_string(block->capacity) + " bytes, " + to_string(device_) +
+         ")";
 }
 
 // Says what is wrong with a buffer that is not a live one of this allocator.
@@ -38,9 +39,10 @@ void DeviceAllocator::throw_misuse(Buffer buffer, const char* call) const {
   }
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
   if (serial > buffer.serial() + 1) {
-    throw invalid_argument(start + "the buffer was already freed (double free or stale handle); its descriptor, serial " +
-                           std::to_string(buffer.serial()) + " on " + to_string(device_) + ", has served others since, now " +
-                           describe(block));
+    throw invalid_argument(start +
+                           "the buffer was already freed (double free or stale handle); its descriptor, serial " +
+                           std::to_string(buffer.serial()) + " on " + to_string(device_) +
+                           ", has served others since, now " + describe(block));
   }
   throw invalid_argument(start + "buffer " + describe(block) + " was already freed (double free)");
 }
@@ -97,7 +99,8 @@ bool DeviceAllocator::account_free(std::uint64_t capacity) {
       if (cache == nullptr || cache->front != this) continue;
       cache->add_live(-bytes, -1);
       cache->account.set_keep_low(cache->account.keep_low.load(std::memory_order_relaxed) - bytes);
-      return cache->account.bytes.load(std::memory_order_relaxed) < cache->account.floor.load(std::memory_order_relaxed);
+      return cache->account.bytes.load(std::memory_order_relaxed) <
+             cache->account.floor.load(std::memory_order_relaxed);
     }
   }
   return central_.figures().add_shared(-bytes, -1);
@@ -124,7 +127,8 @@ void DeviceAllocator::finish_free(Block* block, ThreadCache* cache) {
 
 // A fast free went below the watermark: the cache is full, or the cache limit asks for memory back.
 void DeviceAllocator::after_low(ThreadCache& cache) {
-  cache.used(thread_state.freeing.load(std::memory_order_relaxed)->owner.load(std::memory_order_relaxed) & ~core::kAttention);
+  cache.used(thread_state.freeing.load(std::memory_order_relaxed)->owner.load(std::memory_order_relaxed) &
+             ~core::kAttention);
   bound(cache);
   const core::Account& account = cache.account;
   after_free(account.bytes.load(std::memory_order_relaxed) < account.floor.load(std::memory_order_relaxed));
@@ -148,9 +152,11 @@ void DeviceAllocator::free_slow(Buffer buffer) {
   ThreadCache* owner = ThreadCache::of(block->owner.load(std::memory_order_acquire));
   if (owner == &core::central_owner) {
     if ((block->flags & core::kBlockView) != 0) {
-      throw invalid_argument("cistern: free: buffer " + describe(block) + " is a view of memory that is not Cistern's; end it with release()");
+      throw invalid_argument("cistern: free: buffer " + describe(block) +
+                             " is a view of memory that is not Cistern's; end it with release()");
     }
-    if (!block->serial.compare_exchange_strong(expected, serial + 1, std::memory_order_acq_rel)) throw_misuse(buffer, "free");
+    if (!block->serial.compare_exchange_strong(expected, serial + 1, std::memory_order_acq_rel))
+      throw_misuse(buffer, "free");
     finish_free(block, cache_for(block));
     return;
   }

@@ -47,12 +47,14 @@ DeviceAllocator::Request DeviceAllocator::round(std::size_t bytes) const {
 }
 
 void DeviceAllocator::check_stream_entry(const StreamEntry* entry, const Stream& stream, const char* call) const {
-  if (entry != nullptr && entry->id.load(std::memory_order_relaxed) == stream.id()) [[likely]] return;
+  if (entry != nullptr && entry->id.load(std::memory_order_relaxed) == stream.id()) [[likely]]
+    return;
   std::string text = std::string("cistern: ") + call + ": ";
   if (stream.device() != device_) {
     text += "a stream of " + to_string(stream.device()) + " was given to " + to_string(device_);
   } else {
-    text += "stream " + std::to_string(stream.id()) + " of " + to_string(device_) + " was destroyed, or is another allocator's";
+    text += "stream " + std::to_string(stream.id()) + " of " + to_string(device_) +
+            " was destroyed, or is another allocator's";
   }
   throw invalid_argument(text);
 }
@@ -98,8 +100,8 @@ void DeviceAllocator::account_malloc(ThreadCache* cache, const Block* block, con
   }
 }
 
-// A free block that serves the request, in the figures already; null when there is no memory. `cache` becomes the thread's
-// cache of the heap.
+// A free block that serves the request, in the figures already; null when there is no memory. `cache` becomes the
+// thread's cache of the heap.
 Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadCache*& cache) {
   const auto pop = [&]() -> Block* {
     if (request.bin >= 0) return ThreadCache::pop(cache->bins[static_cast<std::size_t>(request.bin)]);
@@ -233,7 +235,8 @@ Buffer DeviceAllocator::malloc_slow(std::size_t bytes, StreamEntry* entry) {
     }
     // As long as callbacks free something.
     const std::uint64_t before = std::exchange(active, central_.figures().active());
-    if (active >= before || !call_out_of_memory_callbacks(device_, bytes)) throw_out_of_memory(bytes, std::move(failure));
+    if (active >= before || !call_out_of_memory_callbacks(device_, bytes))
+      throw_out_of_memory(bytes, std::move(failure));
   }
 }
 

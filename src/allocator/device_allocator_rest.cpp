@@ -12,7 +12,8 @@ using core::Block;
 // --- Views ----------------------------------------------------------------------------------------------------------
 
 Buffer DeviceAllocator::make_buffer(void* ptr, std::size_t bytes) {
-  if (bytes > core::kMaxRequest) throw invalid_argument("cistern: make_buffer: no memory has " + std::to_string(bytes) + " bytes");
+  if (bytes > core::kMaxRequest)
+    throw invalid_argument("cistern: make_buffer: no memory has " + std::to_string(bytes) + " bytes");
   if (ptr == nullptr) {
     if (bytes == 0) return {};
     throw invalid_argument("cistern: make_buffer: a null pointer cannot have " + std::to_string(bytes) + " bytes");
@@ -39,7 +40,8 @@ void DeviceAllocator::release(Buffer buffer) {
     throw invalid_argument("cistern: release: buffer " + describe(block) + " is not a view; give it back with free()");
   }
   std::uint64_t expected = buffer.serial();
-  if (!block->serial.compare_exchange_strong(expected, expected + 1, std::memory_order_acq_rel)) throw_misuse(buffer, "release");
+  if (!block->serial.compare_exchange_strong(expected, expected + 1, std::memory_order_acq_rel))
+    throw_misuse(buffer, "release");
   if (block->tag != 0) tag_figures_.subtract(std::exchange(block->tag, std::uint16_t{0}), block->capacity);
   central_.figures().add_shared(-static_cast<std::int64_t>(block->capacity), -1);
   const Central::Lock lock(central_);
@@ -56,8 +58,9 @@ void* DeviceAllocator::host_pointer(Buffer buffer) {
       if (!central_.capabilities().can_copy || (block->flags & core::kBlockPinned) != 0) {
         throw invalid_argument("cistern: raw_ptr: the host cannot reach buffer " + describe(block));
       }
-      throw out_of_memory("cistern: raw_ptr: no room to move buffer " + describe(block) + " to memory that the host reaches",
-                          block->capacity, central_.limits().memory());
+      throw out_of_memory(
+          "cistern: raw_ptr: no room to move buffer " + describe(block) + " to memory that the host reaches",
+          block->capacity, central_.limits().memory());
     }
   }
   return reinterpret_cast<void*>(address_of(block));

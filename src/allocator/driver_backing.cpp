@@ -1,10 +1,10 @@
 // Cells, pieces and tickets over a driver.
 #include "allocator/driver_backing.hpp"
 
-#include "allocator/block_objects.hpp"
-
 #include <algorithm>
 #include <exception>
+
+#include "allocator/block_objects.hpp"
 
 namespace cistern::allocation {
 
@@ -21,7 +21,8 @@ bool DeviceWork::ok(Status status) {
 }
 
 void DeviceWork::retry_leftovers() {
-  std::erase_if(still_mapped_, [&](const auto& range) { return driver_.unmap(range.first, range.second) == Status::ok; });
+  std::erase_if(still_mapped_,
+                [&](const auto& range) { return driver_.unmap(range.first, range.second) == Status::ok; });
   // A piece may still be shown where an unmap failed.
   if (still_mapped_.empty()) {
     std::erase_if(undestroyed_, [&](drivers::Physical piece) { return driver_.destroy(piece) == Status::ok; });
@@ -222,8 +223,7 @@ bool DriverBacking::replace(Cell at, std::uint32_t cells, const core::Part* part
   std::vector<drivers::Part> wanted;
   wanted.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    wanted.push_back(
-        {address(parts[i].at), bytes(parts[i].cells), static_cast<drivers::Physical>(parts[i].piece)});
+    wanted.push_back({address(parts[i].at), bytes(parts[i].cells), static_cast<drivers::Physical>(parts[i].piece)});
   }
   return driver_.split(address(at), bytes(cells), wanted) == Status::ok;
 }

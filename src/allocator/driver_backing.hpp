@@ -1,6 +1,6 @@
-// From the heap of pages to a driver: cells become addresses, pieces become physical handles or segments, tickets become
-// events on every stream. One DriverBacking serves one heap; DeviceWork is shared by the heaps of a device.
-// Does not: decide anything. What a driver fails to give back is kept here and tried again, so that a failure leaves no hole
+// From the heap of pages to a driver: cells become addresses, pieces become physical handles or segments, tickets
+// become events on every stream. One DriverBacking serves one heap; DeviceWork is shared by the heaps of a device. Does
+// not: decide anything. What a driver fails to give back is kept here and tried again, so that a failure leaves no hole
 // in the books. Locking: everything under the device's lock.
 #pragma once
 
@@ -111,10 +111,10 @@ class DriverBacking final : public core::Backing {
   const std::uint32_t heap_;
   void* const& native_;
   drivers::Address base_ = 0;
-  std::map<std::uint32_t, core::Piece> shown_;             // Segments by their first cell.
-  std::map<std::uint64_t, drivers::Segment> segments_;     // By piece.
+  std::map<std::uint32_t, core::Piece> shown_;          // Segments by their first cell.
+  std::map<std::uint64_t, drivers::Segment> segments_;  // By piece.
   std::uint64_t next_segment_ = 1;
-  std::vector<core::Piece> undestroyed_;                   // Segments that the driver refused to take back.
+  std::vector<core::Piece> undestroyed_;  // Segments that the driver refused to take back.
 };
 
 }  // namespace cistern::allocation

@@ -13,7 +13,8 @@ using drivers::Status;
 
 HostBuffers::~HostBuffers() {
   for (const auto& [capacity, block] : free_) {
-    driver_.free_host(HostKind::unified, reinterpret_cast<void*>(block->address.load(std::memory_order_relaxed)), capacity);
+    driver_.free_host(HostKind::unified, reinterpret_cast<void*>(block->address.load(std::memory_order_relaxed)),
+                      capacity);
   }
 }
 

@@ -1,6 +1,6 @@
-// HostBuffers: whole buffers from Driver::allocate_host, for devices whose own memory the host cannot reach (and for the
-// CPU's mode without a cache). They cannot be split, so a free one serves again for a close size only.
-// Does not: look at limits. Locking: all under the device's lock, except find(), which any thread may call.
+// HostBuffers: whole buffers from Driver::allocate_host, for devices whose own memory the host cannot reach (and for
+// the CPU's mode without a cache). They cannot be split, so a free one serves again for a close size only. Does not:
+// look at limits. Locking: all under the device's lock, except find(), which any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class HostBuffers {
   // The buffer that starts at `address`, free or not; null when there is none.
   core::Block* find(std::uint64_t address) const;
 
-  std::uint64_t bytes() const { return bytes_; }            // In use and free.
+  std::uint64_t bytes() const { return bytes_; }  // In use and free.
   std::uint64_t cached_bytes() const { return cached_bytes_; }
   std::uint64_t count() const { return count_; }
 

@@ -24,15 +24,21 @@ std::size_t get_peak_reserved_memory() { return get_peak_reserved_memory(default
 std::size_t get_peak_reserved_memory(Device device) { return stats(device).peak_reserved; }
 
 std::size_t set_memory_limit(std::size_t bytes) { return set_memory_limit(bytes, default_device()); }
-std::size_t set_memory_limit(std::size_t bytes, Device device) { return device_allocator(device).set_memory_limit(bytes); }
+std::size_t set_memory_limit(std::size_t bytes, Device device) {
+  return device_allocator(device).set_memory_limit(bytes);
+}
 std::size_t get_memory_limit() { return get_memory_limit(default_device()); }
 std::size_t get_memory_limit(Device device) { return stats(device).memory_limit; }
 std::size_t set_cache_limit(std::size_t bytes) { return set_cache_limit(bytes, default_device()); }
-std::size_t set_cache_limit(std::size_t bytes, Device device) { return device_allocator(device).set_cache_limit(bytes); }
+std::size_t set_cache_limit(std::size_t bytes, Device device) {
+  return device_allocator(device).set_cache_limit(bytes);
+}
 std::size_t get_cache_limit() { return get_cache_limit(default_device()); }
 std::size_t get_cache_limit(Device device) { return stats(device).cache_limit; }
 std::size_t set_wired_limit(std::size_t bytes) { return set_wired_limit(bytes, default_device()); }
-std::size_t set_wired_limit(std::size_t bytes, Device device) { return device_allocator(device).set_wired_limit(bytes); }
+std::size_t set_wired_limit(std::size_t bytes, Device device) {
+  return device_allocator(device).set_wired_limit(bytes);
+}
 std::size_t get_wired_limit() { return get_wired_limit(default_device()); }
 std::size_t get_wired_limit(Device device) { return stats(device).wired_limit; }
 
@@ -57,7 +63,9 @@ ScopedCacheLimit::~ScopedCacheLimit() {
   }
 }
 
-MemoryOptions set_memory_options(MemoryOptions options, Device device) { return device_allocator(device).set_options(options); }
+MemoryOptions set_memory_options(MemoryOptions options, Device device) {
+  return device_allocator(device).set_options(options);
+}
 MemoryOptions get_memory_options(Device device) { return device_allocator(device).options(); }
 
 std::vector<TagStats> tag_stats(Device device) { return device_allocator(device).tags(); }
@@ -70,7 +78,9 @@ void UniqueBuffer::reset() noexcept {
   }
 }
 
-UniqueBuffer make_unique_buffer(std::size_t bytes, Device device) { return UniqueBuffer(allocator(device).malloc(bytes)); }
+UniqueBuffer make_unique_buffer(std::size_t bytes, Device device) {
+  return UniqueBuffer(allocator(device).malloc(bytes));
+}
 
 SharedBuffer make_shared_buffer(std::size_t bytes, Device device) {
   UniqueBuffer owned = make_unique_buffer(bytes, device);

@@ -62,7 +62,8 @@ void unlock_callbacks() { Callbacks::get().mutex.unlock(); }
 
 void DeviceAllocator::throw_out_of_memory(std::size_t bytes, std::string driver_failure) {
   if (!driver_failure.empty()) {
-    throw driver_error("cistern: " + to_string(device_) + ": cannot allocate " + with_unit(bytes) + ": " + driver_failure);
+    throw driver_error("cistern: " + to_string(device_) + ": cannot allocate " + with_unit(bytes) + ": " +
+                       driver_failure);
   }
   std::uint64_t largest = 0;
   std::string shortage;
@@ -72,9 +73,10 @@ void DeviceAllocator::throw_out_of_memory(std::size_t bytes, std::string driver_
     largest = central_.largest_free(lock);
   }
   const Stats s = stats();
-  std::string text = "cistern: out of memory on " + to_string(device_) + ": asked for " + with_unit(bytes) + ", limit " +
-                     with_unit(s.memory_limit) + ", active " + with_unit(s.active) + ", cached " + with_unit(s.cached) +
-                     ", reserved " + with_unit(s.reserved) + ", largest free range " + with_unit(largest);
+  std::string text = "cistern: out of memory on " + to_string(device_) + ": asked for " + with_unit(bytes) +
+                     ", limit " + with_unit(s.memory_limit) + ", active " + with_unit(s.active) + ", cached " +
+                     with_unit(s.cached) + ", reserved " + with_unit(s.reserved) + ", largest free range " +
+                     with_unit(largest);
   const auto entries = tag_figures_.entries();
   for (std::size_t i = 0; i < std::min<std::size_t>(entries.size(), 3) && entries[i].active != 0; ++i) {
     text += i == 0 ? ", biggest tags: " : ", ";

@@ -18,7 +18,8 @@ bool barrier_on_all_threads() {
 #if defined(SYS_membarrier)
   if (syscall(SYS_membarrier, kPrivateExpedited, 0) == 0) return true;
   // Not registered yet (in this process: a forked child registers again).
-  return syscall(SYS_membarrier, kRegisterPrivateExpedited, 0) == 0 && syscall(SYS_membarrier, kPrivateExpedited, 0) == 0;
+  return syscall(SYS_membarrier, kRegisterPrivateExpedited, 0) == 0 &&
+         syscall(SYS_membarrier, kPrivateExpedited, 0) == 0;
 #else
   return false;
 #endif

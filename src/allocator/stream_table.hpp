@@ -4,9 +4,9 @@
 //   unused    0         none
 //   live      unique    its own (or the device's only one, where streams mean nothing)
 //
-// When a stream's owner destroys it, its entry is unused again and its heap waits, in the order of the default stream, for
-// the next new stream. Copies of the old Stream value are recognised by their id.
-// Locking: changes under the device's lock; at() and the fields of a live entry are read without one.
+// When a stream's owner destroys it, its entry is unused again and its heap waits, in the order of the default stream,
+// for the next new stream. Copies of the old Stream value are recognised by their id. Locking: changes under the
+// device's lock; at() and the fields of a live entry are read without one.
 #pragma once
 
 #include <array>

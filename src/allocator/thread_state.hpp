@@ -3,10 +3,10 @@
 //   caches[n]   the thread's cache of heap number n; `empty_cache` while there is none or every call must be looked at
 //   fast        the thread's record while frees may take the short way, else an address that no cache has
 //
-// The state itself is trivial to make and destroy, so that malloc and free work at any time: in static constructors, and
-// after the thread's own storage is gone (then without a cache). The record behind it holds the truth and is given back by
-// a thread-exit hook. Locking: one process-wide lock guards the list of records and every change of `caches` and `fast`
-// (options are set from other threads); the thread reads its own without it.
+// The state itself is trivial to make and destroy, so that malloc and free work at any time: in static constructors,
+// and after the thread's own storage is gone (then without a cache). The record behind it holds the truth and is given
+// back by a thread-exit hook. Locking: one process-wide lock guards the list of records and every change of `caches`
+// and `fast` (options are set from other threads); the thread reads its own without it.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace cistern::allocation {
 
 class DeviceAllocator;
 
-inline constexpr std::size_t kInlineHeaps = 32;  // 256 bytes of static thread storage; further heaps go the long way.
+inline constexpr std::size_t kInlineHeaps = 32;   // 256 bytes of static thread storage; further heaps go the long way.
 inline constexpr std::uint32_t kNoHeap = 0;       // Its cache is always empty.
 inline constexpr std::uint32_t kPrimaryHeap = 1;  // The CPU's: its number is a constant for the sake of speed.
 
@@ -56,7 +56,8 @@ struct ThreadRecord {
   ThreadRecord* next = nullptr;
 };
 
-// The calling thread's record, made at the first call. Null when the thread's storage is gone or the host has no memory.
+// The calling thread's record, made at the first call. Null when the thread's storage is gone or the host has no
+// memory.
 ThreadRecord* this_record();
 // Adds a cache of the calling thread. False when the host has no memory left.
 bool install(ThreadRecord& record, std::uint32_t heap, core::ThreadCache& cache);

@@ -32,7 +32,7 @@ bool BlockPool::grow() {
     if (chunk != nullptr) store() = chunk->next;
   }
   if (chunk == nullptr) {
-    void* memory = ::operator new(kChunkBytes, std::align_val_t{kChunkBytes}, std::nothrow);
+    void* memory = ::operator new (kChunkBytes, std::align_val_t{kChunkBytes}, std::nothrow);
     if (memory == nullptr) return false;
     chunk = new (memory) Chunk;
     for (std::size_t i = 0; i < kBlocksPerChunk; ++i) new (chunk->blocks() + i) Block;

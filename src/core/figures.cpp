@@ -13,7 +13,7 @@ void Figures::attach(Account& account) {
   ++account_count_;
 }
 
-std::int64_t Figures::sum(std::atomic<std::int64_t> Account::* field) const {
+std::int64_t Figures::sum(std::atomic<std::int64_t> Account::*field) const {
   std::int64_t total = 0;
   for (const Account* a = accounts_.load(std::memory_order_acquire); a != nullptr; a = a->next) {
     total += (a->*field).load(std::memory_order_relaxed);
@@ -103,7 +103,8 @@ std::vector<TagFigures::Entry> TagFigures::entries() const {
       const std::int64_t active = (*page)[i].active.load(std::memory_order_relaxed);
       const std::int64_t peak = (*page)[i].peak.load(std::memory_order_relaxed);
       if (peak <= 0) continue;
-      result.push_back({static_cast<std::uint16_t>(p * 256 + i), static_cast<std::uint64_t>(std::max<std::int64_t>(active, 0)),
+      result.push_back({static_cast<std::uint16_t>(p * 256 + i),
+                        static_cast<std::uint64_t>(std::max<std::int64_t>(active, 0)),
                         static_cast<std::uint64_t>(peak)});
     }
   }

@@ -11,15 +11,18 @@ namespace cistern::core {
 HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment) {
   if (!group.config.virtual_memory) return grow_segment(bytes, alignment);
   group.collect(false);
-  // Each attempt gives up more: the best place, the place with fewest missing cells, a host wait, split pieces.
-  enum { kBest, kFewest, kWait, kSplit, kAttempts };
+  // Each attempt gives up more: the best place, the place with fewest missing cells, a host wait, split pieces,
+  // and at last the cell that is kept for splits.
+  enum { kBest, kFewest, kWait, kSplit, kReserve, kAttempts };
   for (int attempt = kBest; attempt < kAttempts; ++attempt) {
     if (attempt == kWait) group.collect(true);
     const Place place = best_unmapped(bytes, alignment, attempt != kBest);
     if (place.node == nullptr) continue;
     const Span wanted = cells_of(place.offset, bytes);
     if (attempt == kSplit) split_until_enough(wanted);
+    group.use_reserve = attempt == kReserve;
     const bool filled = fill(wanted);
+    group.use_reserve = false;
     group.finish_moves(backing);
     if (filled) return carve(node_at(place.offset), place.offset, bytes);
   }
@@ -38,9 +41,10 @@ HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignm
     while (group.held_cells() + cells > group.limit_cells() && release_one(cells, {0, 0}, true)) {
     }
     if (group.held_cells() + cells > group.limit_cells()) return nullptr;
-    // Free segments leave before others come. One that work may still use counts until that is done: rather than hold much
-    // more than is live, the host waits.
-    while (group.held_cells() - group.releasing_cells + cells > group.allowed_cells() && release_one(cells, {0, 0}, false)) {
+    // Free segments leave before others come. One that work may still use counts until that is done: rather than hold
+    // much more than is live, the host waits.
+    while (group.held_cells() - group.releasing_cells + cells > group.allowed_cells() &&
+           release_one(cells, {0, 0}, false)) {
     }
     if (group.releasing_cells > 0 && group.held_cells() + cells > group.tolerated_cells()) group.collect(true);
     HeapNode* at = nullptr;

@@ -62,6 +62,7 @@ struct HeapGroup::Impl {
   std::uint64_t live_bytes = 0;
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_cells = 0;
+  bool use_reserve = false;
   std::uint64_t releasing_cells = 0;  // In pieces that leave once their ticket has passed.
   std::vector<StaleAddress>
       stale;  // Of all heaps, in the order of their tickets: a piece is unmapped before it is destroyed.
@@ -74,7 +75,7 @@ struct HeapGroup::Impl {
   // small that a cell matters keep none back.
   std::uint64_t create_limit_cells() const {
     const std::uint64_t limit = limit_cells();
-    return has_limit() && limit >= HeapTuning::reserve_from ? limit - 1 : limit;
+    return has_limit() && !use_reserve && limit >= HeapTuning::reserve_from ? limit - 1 : limit;
   }
   bool has_limit() const { return config.limit_bytes != UINT64_MAX; }
   bool tight() const { return config.tight || (has_limit() && held_cells() > limit_cells() / 4 * 3); }

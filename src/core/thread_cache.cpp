@@ -45,7 +45,8 @@ void ThreadCache::hold(Block* block, Chain& spill) {
 
 void ThreadCache::bound(std::uint64_t budget, Chain& spill) {
   if (held() > budget) {
-    // Whole bins in turn, those of large blocks before those of small ones, the one in use last and only as much as must be.
+    // Whole bins in turn, those of large blocks before those of small ones, the one in use last and only as much as
+    // must be.
     const std::uint64_t enough = budget / 4 * 3;
     for (std::size_t tries = 0; tries < kExactBins && held() > enough; ++tries) {
       const std::size_t victim = kSmallBins + hand_++ % kExactBins;
@@ -61,6 +62,7 @@ void ThreadCache::bound(std::uint64_t budget, Chain& spill) {
       total_ -= static_cast<std::int64_t>(block->capacity);
       spill.push(block);
     }
+    if (held() > budget && bin.size > kAlwaysKept) spill_bin(bin, spill);
   }
   account.set_keep_low(total_ - static_cast<std::int64_t>(std::max(budget, held())));
 }
@@ -91,7 +93,8 @@ void ThreadCache::complete(Block* block, const Block* busy, Chain& freed, std::u
       }
       ThreadCache* owner = of(block->owner.load(std::memory_order_relaxed));
       if (owner != this || block == busy) {
-        // Busy; or an older, lost claim kept the block linked here while it moved on: the valid one goes where it belongs.
+        // Busy; or an older, lost claim kept the block linked here while it moved on: the valid one goes where it
+        // belongs.
         owner->push_inbox(block);
         break;
       }

@@ -28,6 +28,7 @@
 #include "core/block.hpp"
 #include "core/figures.hpp"
 #include "core/size_class.hpp"
+#include "core/units.hpp"
 
 namespace cistern::core {
 
@@ -55,6 +56,8 @@ class alignas(4096) ThreadCache {
   static constexpr std::size_t kExactBins = kSets * kWays;
   static constexpr std::size_t kNoBin = kSmallBins + kExactBins;  // Of blocks that have none; stays empty, of size 0.
   static constexpr std::size_t kBins = kNoBin + 1;
+
+  static constexpr std::size_t kAlwaysKept = MiB;
 
   constexpr ThreadCache() = default;
   ThreadCache(const ThreadCache&) = delete;
@@ -96,12 +99,11 @@ class alignas(4096) ThreadCache {
   // Puts a free block into its bin; the account has nothing to do with it.
   void hold(Block* block, Chain& spill);
   // Spills until the bins hold at most 3/4 of `budget` when they hold more than all of it, and sets the watermark. The
-  // newest block of the bin that was used last stays, whatever its size: a single size in use is always served from here.
+  // newest block of the bin that was used last stays, up to kAlwaysKept bytes: a single size in use is served from
+  // here.
   void bound(std::uint64_t budget, Chain& spill);
   // Says which bin the fast path used last.
-  void used(std::uintptr_t owner) {
-    recent_ = (owner - reinterpret_cast<std::uintptr_t>(this)) / sizeof(Bin);
-  }
+  void used(std::uintptr_t owner) { recent_ = (owner - reinterpret_cast<std::uintptr_t>(this)) / sizeof(Bin); }
   // Bytes in the bins.
   std::uint64_t held() const {
     return static_cast<std::uint64_t>(total_ - account.bytes.load(std::memory_order_relaxed));

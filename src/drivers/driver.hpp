@@ -165,8 +165,8 @@ class Driver {
   virtual std::uint64_t stream_id(void* native) = 0;
   // The stream's owner destroyed it; `id` is what stream_id() said. Any thread.
   virtual void forget_stream(void* native, std::uint64_t id) { static_cast<void>(native), static_cast<void>(id); }
-  // A stream for tools that have none of their own; null where any number is one. drop_stream() gives it back; memory may
-  // still be ordered by it.
+  // A stream for tools that have none of their own; null where any number is one. drop_stream() gives it back; memory
+  // may still be ordered by it.
   virtual void* make_stream() { return nullptr; }
   virtual void drop_stream(void* native) { static_cast<void>(native); }
   // Somebody captures a graph on a stream of this device, from before its first call until after its last. Any thread.

@@ -55,7 +55,7 @@ TypedBuffer ArenaCore::alloc(std::size_t bytes, DType dtype, const Shape& shape)
   if (recording_) recorder_.look();
   TypedBuffer out;
   if (ArenaStep* step = find_step(bytes); step == nullptr) {
-    if (plan_ != nullptr) miss();
+    if (plan_ != nullptr) miss(bytes);
   } else {
     const std::uint32_t index = plan_->index_of(step);
     const bool planned = !plan_->pool_only(index);
@@ -79,7 +79,7 @@ TypedBuffer ArenaCore::alloc(std::size_t bytes, DType dtype, const Shape& shape)
   return out;
 }
 
-void ArenaCore::miss() {
+void ArenaCore::miss(std::size_t bytes) {
   if (matched_all_ && position() == 0 && !recording_ && pause_ == 0 && job_ == nullptr) {
     // The first request fits no shape known: recorded from here on, this is the whole of another one.
     recording_ = true;
@@ -88,6 +88,7 @@ void ArenaCore::miss() {
   ++figures_.other_size;
   departed_ = true;
   matched_all_ = false;
+  last_unmatched_ = bytes;
   if (unmatched_ < kLost) ++unmatched_;
 }
 
@@ -106,11 +107,16 @@ ArenaStep* ArenaCore::find_step(std::size_t bytes) {
     if (matched_all_ && switch_shape(bytes)) return plan_->step(position());
     return nullptr;
   }
-  // `unmatched_` requests were of other sizes, more than expected, or steps were left out.
+  // `unmatched_` requests were of other sizes, more than expected, or steps were left out. A place other than the next
+  // one is believed only when the request before fits there too: many steps have the same size.
+  const std::uint32_t expected = at + unmatched_;
+  const auto fits = [&](std::uint32_t index) {
+    return plan_->matches(index, bytes) &&
+           (index == expected || (index > at && plan_->matches(index - 1, last_unmatched_)));
+  };
   for (std::uint32_t d = 0; d <= unmatched_ + kAhead; ++d) {
-    const std::uint32_t expected = at + unmatched_;
-    const bool back = d <= unmatched_ && plan_->matches(expected - d, bytes);
-    if (!back && !plan_->matches(expected + d, bytes)) continue;
+    const bool back = d <= unmatched_ && fits(expected - d);
+    if (!back && !fits(expected + d)) continue;
     const std::uint32_t to = back ? expected - d : expected + d;
     for (std::uint32_t i = at; i < to; ++i) plan_->skip(i);
     missed_ += to - at;
@@ -217,7 +223,8 @@ ArenaCore::Cycle* ArenaCore::guess_next(std::uint64_t ended) noexcept {
     if (Cycle* next = find(last->followed_by); next != nullptr && next->plan != nullptr) return next;
     if (last->plan != nullptr) return last;
   }
-  const auto it = std::find_if(cycles_.begin(), cycles_.end(), [](const auto& cycle) { return cycle->plan != nullptr; });
+  const auto it =
+      std::find_if(cycles_.begin(), cycles_.end(), [](const auto& cycle) { return cycle->plan != nullptr; });
   return it == cycles_.end() ? nullptr : it->get();
 }
 

@@ -7,7 +7,7 @@
 //   no match, all requests so far fit another shape    that shape from here on; counted (switch)
 //   no match                                           the pool; counted (other size). The next requests are looked for
 //                                                      in the steps around, so that one request more, one less or one
-//                                                      of another size costs that request only
+//                                                      of another size costs one or two requests
 //
 // Locking: none; one thread at a time. A plan is made by a thread that shares the PlanJob only.
 #pragma once
@@ -74,7 +74,7 @@ class ArenaCore {
   };
 
   std::uint32_t position() const noexcept { return plan_ == nullptr ? 0 : plan_->index_of(front_.next); }
-  void miss();
+  void miss(std::size_t bytes);
   TypedBuffer from_pool(std::size_t bytes, DType dtype, const Shape& shape);
   // The step that the request is, and those before it passed; null: none.
   detail::ArenaStep* find_step(std::size_t bytes);
@@ -108,22 +108,23 @@ class ArenaCore {
 
   // The cycle going on.
   Cycle* current_ = nullptr;
-  ArenaPlan* plan_ = nullptr;  // Of current_.
-  std::uint32_t first_ = 0;    // Step at which the plan was taken up.
-  std::uint32_t missed_ = 0;   // Steps passed and not served by the slab.
-  std::uint32_t unmatched_ = 0;  // Requests since the last that matched.
-  bool asked_ = false;           // A request came by the slow way.
-  bool matched_all_ = true;      // No request was of another size so far.
+  ArenaPlan* plan_ = nullptr;       // Of current_.
+  std::uint32_t first_ = 0;         // Step at which the plan was taken up.
+  std::uint32_t missed_ = 0;        // Steps passed and not served by the slab.
+  std::uint32_t unmatched_ = 0;     // Requests since the last that matched.
+  std::size_t last_unmatched_ = 0;  // Bytes of the last of them.
+  bool asked_ = false;              // A request came by the slow way.
+  bool matched_all_ = true;         // No request was of another size so far.
   bool departed_ = false;
   bool pool_used_ = false;
   bool recording_ = true;
   bool recorded_last_ = false;  // The cycle before was recorded.
 
-  unsigned ragged_ = 0;    // Cycles with departures, one after the other.
-  unsigned clean_ = 0;     // Cycles without, likewise.
-  unsigned patience_ = 0;  // How many ragged cycles until the next recording.
-  unsigned in_vain_ = 0;   // Recorded cycles since the last plan.
-  unsigned pause_ = 0;     // Cycles in which nothing is recorded.
+  unsigned ragged_ = 0;            // Cycles with departures, one after the other.
+  unsigned clean_ = 0;             // Cycles without, likewise.
+  unsigned patience_ = 0;          // How many ragged cycles until the next recording.
+  unsigned in_vain_ = 0;           // Recorded cycles since the last plan.
+  unsigned pause_ = 0;             // Cycles in which nothing is recorded.
   std::uint64_t last_number_ = 0;  // Shape of the cycle before; 0: it departed from all.
   ArenaFigures figures_;
 };

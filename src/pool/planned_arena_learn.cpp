@@ -10,7 +10,7 @@ namespace cistern::pooling {
 namespace {
 
 constexpr unsigned kMostPatience = 256;
-constexpr unsigned kCalm = 8;    // Clean cycles after which a change is met with the first patience again.
+constexpr unsigned kCalm = 8;     // Clean cycles after which a change is met with the first patience again.
 constexpr unsigned kInVain = 16;  // Recorded cycles without a plan after which recording pauses.
 
 }  // namespace
@@ -64,8 +64,8 @@ void ArenaCore::learn_recorded() {
   Cycle& cycle = shape_like(recording);
   cycle.last_used = figures_.cycles + 1;
   if (cycle.plan != nullptr) cycle.plan->note_pool_only(cycle.recording);
-  const bool enough = cycle.seen >= options_.record_cycles && (before == &cycle || options_.record_cycles <= 1 ||
-                                                               cycle.seen > options_.record_cycles);
+  const bool enough = cycle.seen >= options_.record_cycles &&
+                      (before == &cycle || options_.record_cycles <= 1 || cycle.seen > options_.record_cycles);
   if (job_ == nullptr && enough && (cycle.plan == nullptr || departed_)) start_plan(cycle);
 }
 

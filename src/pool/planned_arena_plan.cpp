@@ -142,10 +142,8 @@ void ArenaPlan::take_slots_for_tracks() {
     if (info.pool_only) continue;
     ArenaStep& step = steps_[i];
     step.slot = tracks_[info.track].slot;
-    for (std::uint32_t k = 0; k < 2; ++k) step.earlier[k] = k < info.earlier_count ? earlier_[info.earlier_at + k] : step.slot;
-    if (info.earlier_count <= 2) continue;
-    step.more_count = info.earlier_count - 2;
-    step.more = &earlier_[info.earlier_at + 2];
+    step.earlier = earlier_.data() + info.earlier_at;
+    step.earlier_count = info.earlier_count;
   }
 }
 

@@ -1,13 +1,13 @@
 // ArenaPlan: a plan in service. It owns the slab and the slots of its steps, knows which bytes are still in use, and
 // lives on after the arena let go of it until the last handle into the slab is dropped.
 //
-// Steps that follow each other in the same bytes share a slot, so that few slots are in use and one look at a step's own
-// slot is often all. Who uses a slot is the last of its steps that was passed in this cycle and served.
+// Steps that follow each other in the same bytes share a slot, so that few slots are in use and one look at a step's
+// own slot is often all. Who uses a slot is the last of its steps that was passed in this cycle and served.
 //
-// What keeps a live buffer's bytes from being handed out: either the buffer is on the list of held ones, which is looked
-// through at each request while it is not empty, or no step passed since it was served lies in its bytes or took its
-// slot. In the second case the first step that does looks at its slot. A step that is passed without being served (skip)
-// looks as well. At the end of a cycle all live buffers are put on the list.
+// What keeps a live buffer's bytes from being handed out: either the buffer is on the list of held ones, which is
+// looked through at each request while it is not empty, or no step passed since it was served lies in its bytes or took
+// its slot. In the second case the first step that does looks at its slot. A step that is passed without being served
+// (skip) looks as well. At the end of a cycle all live buffers are put on the list.
 //
 // Locking: none; one thread at a time, except retire() and record_use(), which any thread may call.
 #pragma once
@@ -77,11 +77,11 @@ class ArenaPlan final : public detail::SlotOwner {
   struct Info {
     std::size_t least = 0;
     std::size_t most = 0;
-    std::size_t upper = 0;             // End of its bytes in the slab.
-    std::size_t earlier_at = 0;        // In `earlier_`: slots of others that lay in its bytes last.
+    std::size_t upper = 0;       // End of its bytes in the slab.
+    std::size_t earlier_at = 0;  // In `earlier_`: slots of others that lay in its bytes last.
     std::uint32_t earlier_count = 0;
-    std::uint32_t track = kNone;       // Of its slot.
-    std::uint64_t missed_in = 0;       // Cycle in which it was passed and not served.
+    std::uint32_t track = kNone;  // Of its slot.
+    std::uint64_t missed_in = 0;  // Cycle in which it was passed and not served.
     bool pool_only = false;
     bool held = false;
   };
@@ -115,8 +115,8 @@ class ArenaPlan final : public detail::SlotOwner {
   std::vector<Track> tracks_;
   std::vector<std::uint32_t> earlier_tracks_;  // Of all steps, one after the other.
   std::vector<detail::Slot*> earlier_;         // The slots of these.
-  std::vector<std::uint32_t> held_;  // Steps whose buffers outlived their plan or cycle. Has room for all.
-  std::atomic<std::size_t> remaining_{0};  // After close(): slots with handles, and 1 for close() itself.
+  std::vector<std::uint32_t> held_;            // Steps whose buffers outlived their plan or cycle. Has room for all.
+  std::atomic<std::size_t> remaining_{0};      // After close(): slots with handles, and 1 for close() itself.
 };
 
 }  // namespace cistern::pooling

@@ -20,9 +20,10 @@ namespace cistern::pooling {
 struct RecordedStep {
   std::size_t least = 0;  // Bytes asked for: the range seen, rounded up where it varies.
   std::size_t most = 0;
-  std::uint32_t dead_at = 0;  // First request of the cycle that may have the bytes; the cycle's length: lives to its end.
-  std::uint32_t wrap = 0;     // The same in the next cycle, for those that live to the end of theirs.
-  bool pool_only = false;     // Lives longer than a cycle, or is used on other streams: cannot have planned bytes.
+  std::uint32_t dead_at =
+      0;                   // First request of the cycle that may have the bytes; the cycle's length: lives to its end.
+  std::uint32_t wrap = 0;  // The same in the next cycle, for those that live to the end of theirs.
+  bool pool_only = false;  // Lives longer than a cycle, or is used on other streams: cannot have planned bytes.
 };
 using Recording = std::vector<RecordedStep>;
 

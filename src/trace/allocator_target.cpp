@@ -307,8 +307,8 @@ std::string unavailable(Policy policy, Device device) {
   const std::string name = cistern::to_string(device);
   if (!is_available(device)) return fmt::format("device {} is not available here", name);
   const bool whole = policy == Policy::system || policy == Policy::buffer_cache;
-  if (whole && device.type != DeviceType::cpu && device.type != DeviceType::model) {
-    return fmt::format("allocator {} does not run on device {}; expected cpu or model", to_string(policy), name);
+  if (whole && device.type == DeviceType::cuda) {
+    return fmt::format("allocator {} does not run on device {}; expected cpu, metal or model", to_string(policy), name);
   }
   return {};
 }

@@ -15,7 +15,8 @@ namespace {
 
 TEST(DeviceAllocator, GivesAlignedWritableMemoryOfEnoughSize) {
   const auto a = make_cpu();
-  for (const std::size_t bytes : {1UL, 63UL, 64UL, 65UL, 8192UL, 8193UL, 100000UL, 1UL << 20, (3UL << 20) + 1, 64UL << 20}) {
+  for (const std::size_t bytes :
+       {1UL, 63UL, 64UL, 65UL, 8192UL, 8193UL, 100000UL, 1UL << 20, (3UL << 20) + 1, 64UL << 20}) {
     const Buffer b = a->malloc(bytes);
     ASSERT_TRUE(b.live());
     EXPECT_GE(b.size(), bytes);

@@ -16,8 +16,7 @@ TEST(MemoryLimit, IsNeverPassedAndTheAllocatorStaysUsable) {
   const auto a = make_cpu();
   EXPECT_EQ(a->set_memory_limit(64_MiB), a->stats().total_memory / 10 * 8);
   std::vector<Buffer> buffers;
-  EXPECT_THROW(
-      for (;;) buffers.push_back(a->malloc(3_MiB)), out_of_memory);
+  EXPECT_THROW(for (;;) buffers.push_back(a->malloc(3_MiB)), out_of_memory);
   EXPECT_GE(buffers.size(), 20U);
   EXPECT_LE(a->stats().peak_reserved, 64_MiB);
   a->free(buffers.back());

@@ -1,5 +1,5 @@
-// The allocator over the Metal driver and the stand-in: objects kept with blocks, residency in batches, caps, GPU progress,
-// whole buffers, private storage.
+// The allocator over the Metal driver and the stand-in: objects kept with blocks, residency in batches, caps, GPU
+// progress, whole buffers, private storage.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -142,7 +142,10 @@ TEST_F(MetalAllocator, ADecodeLoopIsSilentInItsSteadyState) {
     std::vector<Buffer> until_end, lately;
     for (std::size_t layer = 0; layer < 50; ++layer) {
       for (std::size_t i = 0; i < 35; ++i) {
-        const std::size_t bytes = i % 7 == 0 ? 300 + 1000 * i : i % 5 == 0 ? 40_KiB * (i + 1) : i == 33 ? 3_MiB : 2048 * (1 + i % 4);
+        const std::size_t bytes = i % 7 == 0   ? 300 + 1000 * i
+                                  : i % 5 == 0 ? 40_KiB * (i + 1)
+                                  : i == 33    ? 3_MiB
+                                               : 2048 * (1 + i % 4);
         (i == 11 ? until_end : lately).push_back(malloc(bytes));
         if (lately.size() > 5) {
           allocator().free(lately.front());
@@ -201,7 +204,8 @@ TEST_F(MetalAllocator, TheCapOnObjectsEvictsFirstAndThenThrows) {
   // Idle objects and those in caches give way.
   for (int round = 0; round < 5; ++round) {
     std::vector<Buffer> all;
-    for (std::size_t i = 0; i < 20; ++i) all.push_back(malloc(20_KiB + 4096 * (i + static_cast<std::size_t>(round) * 31)));
+    for (std::size_t i = 0; i < 20; ++i)
+      all.push_back(malloc(20_KiB + 4096 * (i + static_cast<std::size_t>(round) * 31)));
     EXPECT_LE(allocator().stats().objects, 40u);
     for (const Buffer& b : all) allocator().free(b);
   }
@@ -343,7 +347,10 @@ TEST_F(MetalAllocator, CachedMemoryDoesNotTakeTheWiredBudgetFromLiveMemory) {
   EXPECT_GE(control().resident_bytes(), 60_MiB);
   allocator().free(old);
   const Buffer fresh = malloc(64_MiB, 1);
-  if (getenv("SHOW")) { printf("wired %zu waiting %zu reserved %zu handles %llu\n", figures().wired, figures().waiting, allocator().stats().reserved, (unsigned long long)allocator().stats().handles); }
+  if (getenv("SHOW")) {
+    printf("wired %zu waiting %zu reserved %zu handles %llu\n", figures().wired, figures().waiting,
+           allocator().stats().reserved, (unsigned long long)allocator().stats().handles);
+  }
   allocator().before_submit();
   EXPECT_EQ(figures().wired, 64_MiB);
   EXPECT_EQ(control().resident_bytes(), 64_MiB);

@@ -110,7 +110,8 @@ TEST(Threads, RacesOnOneHandleLeaveTheStateIntact) {
       // Late double frees took bytes twice out of the figures; nothing else may be off.
       const auto broken = a->check_invariants();
       for (const std::string& message : broken) {
-        ASSERT_TRUE(message.find("active") != std::string::npos || message.find("count of live") != std::string::npos) << message;
+        ASSERT_TRUE(message.find("active") != std::string::npos || message.find("count of live") != std::string::npos)
+            << message;
       }
     }
   }

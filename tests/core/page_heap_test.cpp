@@ -377,10 +377,10 @@ TEST(PageHeapRandom, TwoHeapsBehindTheHost) {
 TEST(PageHeapRandom, UnderALimit) {
   std::uint64_t refused = 0;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
-    refused +=
-        run_walk(seed,
-                 {.config = {.range_bytes = 1 * GiB, .limit_bytes = 300 * MiB, .tight = true}, .heaps = 2, .lag = seed % 2 * 300})
-            .refused;
+    refused += run_walk(seed, {.config = {.range_bytes = 1 * GiB, .limit_bytes = 300 * MiB, .tight = true},
+                               .heaps = 2,
+                               .lag = seed % 2 * 300})
+                   .refused;
   }
   EXPECT_GT(refused, 0U);
 }

@@ -27,7 +27,8 @@ TEST(SizeClasses, SizesAreAlignedAndWasteIsBounded) {
     for (std::size_t i = 0; i < classes.count(); ++i) {
       EXPECT_EQ(classes.size(i) % alignment, 0U);
       if (i > 0 && classes.size(i) > 8 * alignment) {
-        EXPECT_LE(static_cast<double>(classes.size(i) - classes.size(i - 1)), 0.125 * static_cast<double>(classes.size(i)));
+        EXPECT_LE(static_cast<double>(classes.size(i) - classes.size(i - 1)),
+                  0.125 * static_cast<double>(classes.size(i)));
       }
     }
   }

@@ -74,14 +74,17 @@ TEST_F(ThreadCacheTest, TheBoundHoldsAndKeepsTheLastBlock) {
     cache_.bound(1 << 20, spill);
     ASSERT_LE(cache_.held(), 1U << 20);
   }
-  // Of a size above the budget the newest block stays, alone.
-  cache_.hold(make(3 << 20), spill);
-  Block* newest = make(3 << 20);
+  // Of a size above the budget the newest block stays, alone; but not of a very large one.
+  cache_.hold(make(512 << 10), spill);
+  Block* newest = make(512 << 10);
   cache_.hold(newest, spill);
-  cache_.bound(1 << 20, spill);
-  EXPECT_EQ(cache_.held(), 3U << 20);
-  EXPECT_EQ(cache_.find_exact(3 << 20)->head, newest);
+  cache_.bound(256 << 10, spill);
+  EXPECT_EQ(cache_.held(), 512U << 10);
+  EXPECT_EQ(cache_.find_exact(512 << 10)->head, newest);
   EXPECT_GE(cache_.account.bytes, cache_.account.low);
+  cache_.hold(make(3 << 20), spill);
+  cache_.bound(256 << 10, spill);
+  EXPECT_EQ(cache_.held(), 0U);
   EXPECT_TRUE(cache_.check_invariants());
   cache_.flush(spill);
   EXPECT_EQ(length(spill), blocks_.size());

@@ -232,7 +232,8 @@ TEST_F(MetalTest, PagesOfAFileThatMayOnlyBeReadCanBeViewed) {
   EXPECT_EQ(messages("*") - before, 1000 * each);
   EXPECT_EQ(figures().objects, 0u);
   void* view = nullptr;
-  EXPECT_EQ(driver().wrap(static_cast<char*>(page) + 4096, 4096, view), Status::unsupported) << "not a page of the system";
+  EXPECT_EQ(driver().wrap(static_cast<char*>(page) + 4096, 4096, view), Status::unsupported)
+      << "not a page of the system";
   control().fail("newBufferWithBytesNoCopy:length:options:deallocator:", 1, 1);
   EXPECT_EQ(driver().wrap(page, 4096, view), Status::unsupported);
   EXPECT_EQ(view, nullptr);

@@ -101,9 +101,11 @@ TEST_F(MetalStandin, BrokenRulesOfOwnershipAreSeen) {
 TEST_F(MetalStandin, BrokenRulesOfHeapsAreSeen) {
   const AutoreleasePool pool;
   const auto h = heap(kMiB);
-  EXPECT_FALSE(metal::new_buffer_in(h.get(), 4096, metal::resource_options(metal::Storage::private_, metal::Hazard::untracked), 0));
+  EXPECT_FALSE(metal::new_buffer_in(h.get(), 4096,
+                                    metal::resource_options(metal::Storage::private_, metal::Hazard::untracked), 0));
   EXPECT_TRUE(has(violation(), "do not match"));
-  EXPECT_FALSE(metal::new_buffer_in(h.get(), 4096, metal::resource_options(metal::Storage::shared, metal::Hazard::tracked), 0));
+  EXPECT_FALSE(
+      metal::new_buffer_in(h.get(), 4096, metal::resource_options(metal::Storage::shared, metal::Hazard::tracked), 0));
   EXPECT_TRUE(has(violation(), "do not match"));
   EXPECT_FALSE(metal::new_buffer_in(h.get(), 4096, kOptions, 128));
   EXPECT_TRUE(has(violation(), "multiple"));

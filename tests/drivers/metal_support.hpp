@@ -59,7 +59,9 @@ class MetalTest : public ::testing::Test {
     EXPECT_EQ(driver().create_object(over, offset, bytes, out), Status::ok) << driver().error_text();
     return out;
   }
-  void drop(const Segment& segment) { EXPECT_EQ(driver().destroy_segment(segment), Status::ok) << driver().error_text(); }
+  void drop(const Segment& segment) {
+    EXPECT_EQ(driver().destroy_segment(segment), Status::ok) << driver().error_text();
+  }
   // This test breaks rules on purpose.
   void expect_violations() { expects_violations_ = true; }
 

@@ -7,47 +7,47 @@
 namespace cistern::drivers::metal {
 namespace {
 
-#define CISTERN_METAL_SELECTORS(X)                                                             \
-  X(add_allocation, "addAllocation:")                                                          \
-  X(add_residency_set, "addResidencySet:")                                                     \
-  X(alloc, "alloc")                                                                            \
-  X(blit_command_encoder, "blitCommandEncoder")                                                \
-  X(command_buffer, "commandBuffer")                                                           \
-  X(commit, "commit")                                                                          \
-  X(contents, "contents")                                                                      \
-  X(copy, "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:")                      \
-  X(current_allocated_size, "currentAllocatedSize")                                            \
-  X(device, "device")                                                                          \
-  X(encode_signal, "encodeSignalEvent:value:")                                                 \
-  X(encode_wait, "encodeWaitForEvent:value:")                                                  \
-  X(end_encoding, "endEncoding")                                                               \
-  X(end_residency, "endResidency")                                                             \
-  X(fill, "fillBuffer:range:value:")                                                           \
-  X(has_unified_memory, "hasUnifiedMemory")                                                    \
-  X(init, "init")                                                                              \
-  X(max_buffer_length, "maxBufferLength")                                                      \
-  X(name, "name")                                                                              \
-  X(new_buffer, "newBufferWithLength:options:")                                                \
-  X(new_buffer_at, "newBufferWithLength:options:offset:")                                      \
-  X(new_buffer_no_copy, "newBufferWithBytesNoCopy:length:options:deallocator:")                \
-  X(new_command_queue, "newCommandQueue")                                                      \
-  X(new_heap, "newHeapWithDescriptor:")                                                        \
-  X(new_residency_set, "newResidencySetWithDescriptor:error:")                                 \
-  X(new_shared_event, "newSharedEvent")                                                        \
-  X(new_sparse_buffer, "newBufferWithLength:options:placementSparsePageSize:")                 \
-  X(recommended_working_set, "recommendedMaxWorkingSetSize")                                   \
-  X(remove_allocation, "removeAllocation:")                                                    \
-  X(remove_residency_set, "removeResidencySet:")                                               \
-  X(request_residency, "requestResidency")                                                     \
-  X(responds, "respondsToSelector:")                                                           \
-  X(set_hazard, "setHazardTrackingMode:")                                                      \
-  X(set_size, "setSize:")                                                                      \
-  X(set_storage, "setStorageMode:")                                                            \
-  X(set_type, "setType:")                                                                      \
-  X(signaled_value, "signaledValue")                                                           \
-  X(size_and_align, "heapBufferSizeAndAlignWithLength:options:")                               \
-  X(supports_placement_sparse, "supportsPlacementSparse")                                      \
-  X(utf8, "UTF8String")                                                                        \
+#define CISTERN_METAL_SELECTORS(X)                                              \
+  X(add_allocation, "addAllocation:")                                           \
+  X(add_residency_set, "addResidencySet:")                                      \
+  X(alloc, "alloc")                                                             \
+  X(blit_command_encoder, "blitCommandEncoder")                                 \
+  X(command_buffer, "commandBuffer")                                            \
+  X(commit, "commit")                                                           \
+  X(contents, "contents")                                                       \
+  X(copy, "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:")       \
+  X(current_allocated_size, "currentAllocatedSize")                             \
+  X(device, "device")                                                           \
+  X(encode_signal, "encodeSignalEvent:value:")                                  \
+  X(encode_wait, "encodeWaitForEvent:value:")                                   \
+  X(end_encoding, "endEncoding")                                                \
+  X(end_residency, "endResidency")                                              \
+  X(fill, "fillBuffer:range:value:")                                            \
+  X(has_unified_memory, "hasUnifiedMemory")                                     \
+  X(init, "init")                                                               \
+  X(max_buffer_length, "maxBufferLength")                                       \
+  X(name, "name")                                                               \
+  X(new_buffer, "newBufferWithLength:options:")                                 \
+  X(new_buffer_at, "newBufferWithLength:options:offset:")                       \
+  X(new_buffer_no_copy, "newBufferWithBytesNoCopy:length:options:deallocator:") \
+  X(new_command_queue, "newCommandQueue")                                       \
+  X(new_heap, "newHeapWithDescriptor:")                                         \
+  X(new_residency_set, "newResidencySetWithDescriptor:error:")                  \
+  X(new_shared_event, "newSharedEvent")                                         \
+  X(new_sparse_buffer, "newBufferWithLength:options:placementSparsePageSize:")  \
+  X(recommended_working_set, "recommendedMaxWorkingSetSize")                    \
+  X(remove_allocation, "removeAllocation:")                                     \
+  X(remove_residency_set, "removeResidencySet:")                                \
+  X(request_residency, "requestResidency")                                      \
+  X(responds, "respondsToSelector:")                                            \
+  X(set_hazard, "setHazardTrackingMode:")                                       \
+  X(set_size, "setSize:")                                                       \
+  X(set_storage, "setStorageMode:")                                             \
+  X(set_type, "setType:")                                                       \
+  X(signaled_value, "signaledValue")                                            \
+  X(size_and_align, "heapBufferSizeAndAlignWithLength:options:")                \
+  X(supports_placement_sparse, "supportsPlacementSparse")                       \
+  X(utf8, "UTF8String")                                                         \
   X(wait_until_signaled, "waitUntilSignaledValue:timeoutMS:")
 
 struct Selectors {
@@ -174,9 +174,11 @@ std::uint64_t signaled_value(SharedEvent* event) { return send<unsigned long lon
 
 bool wait_until_signaled(SharedEvent* event, std::uint64_t value, std::uint64_t milliseconds) {
   if (responds(event, "waitUntilSignaledValue:timeoutMS:")) {
-    return send<Bool, unsigned long long, unsigned long long>(event, sel().wait_until_signaled, value, milliseconds) != 0;
+    return send<Bool, unsigned long long, unsigned long long>(event, sel().wait_until_signaled, value, milliseconds) !=
+           0;
   }
-  // Before macOS 12 nothing waits for a shared event but a listener; asking again is simpler, and such systems are rare.
+  // Before macOS 12 nothing waits for a shared event but a listener; asking again is simpler, and such systems are
+  // rare.
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
   while (signaled_value(event) < value) {
     if (std::chrono::steady_clock::now() >= end) return false;
@@ -193,7 +195,9 @@ void commit(ResidencySet* set) { send<void>(set, sel().commit); }
 void request_residency(ResidencySet* set) { send<void>(set, sel().request_residency); }
 void end_residency(ResidencySet* set) { send<void>(set, sel().end_residency); }
 void add_residency_set(Queue* queue, ResidencySet* set) { send<void, void*>(queue, sel().add_residency_set, set); }
-void remove_residency_set(Queue* queue, ResidencySet* set) { send<void, void*>(queue, sel().remove_residency_set, set); }
+void remove_residency_set(Queue* queue, ResidencySet* set) {
+  send<void, void*>(queue, sel().remove_residency_set, set);
+}
 bool has_residency_sets(Queue* queue) { return responds(queue, "addResidencySet:"); }
 
 }  // namespace cistern::drivers::metal

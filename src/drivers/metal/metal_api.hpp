@@ -1,7 +1,8 @@
 // What Cistern uses of Metal: the classes as opaque types, the numbers of its enumerations, and one function a method.
-// Does not: decide anything, check anything, count anything. `new_...` returns an object that the caller owns; what other
-// functions return lives until the thread's autorelease pool ends. Called by the Metal driver, with a loaded runtime and
-// an open pool. As thread-safe as Metal: devices, queues and heaps may be used by any thread, command buffers by one.
+// Does not: decide anything, check anything, count anything. `new_...` returns an object that the caller owns; what
+// other functions return lives until the thread's autorelease pool ends. Called by the Metal driver, with a loaded
+// runtime and an open pool. As thread-safe as Metal: devices, queues and heaps may be used by any thread, command
+// buffers by one.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // The class behind make_metal_driver(); see metal_driver.hpp. Internal to the Metal driver.
-// Locking: the device's lock guards the books of memory; `queues_mutex_`, a leaf beside the residency's, guards the books of
-// queues and events, which any thread may ask.
+// Locking: the device's lock guards the books of memory; `queues_mutex_`, a leaf beside the residency's, guards the
+// books of queues and events, which any thread may ask.
 #pragma once
 
 #include <array>
@@ -74,8 +74,8 @@ class MetalDriver final : public Driver {
  private:
   struct SegmentRecord {
     Ref<Heap> heap;
-    Ref<Buffer> buffer;  // Over all of it.
-    std::size_t lead = 0;   // Bytes of the heap before the segment's start.
+    Ref<Buffer> buffer;    // Over all of it.
+    std::size_t lead = 0;  // Bytes of the heap before the segment's start.
     std::size_t bytes = 0;
     std::size_t objects = 0;  // Block objects over it.
   };
@@ -88,8 +88,8 @@ class MetalDriver final : public Driver {
     Ref<SharedEvent> event;
     std::uint64_t id = 0;
     std::uint64_t index = 0;
-    std::uint64_t last = 0;   // Value of the last signal that was committed.
-    std::uint64_t seen = 0;   // The event has had this value.
+    std::uint64_t last = 0;    // Value of the last signal that was committed.
+    std::uint64_t seen = 0;    // The event has had this value.
     std::uint64_t events = 0;  // Recorded and not released.
     bool forgotten = false;
   };
@@ -139,7 +139,7 @@ class MetalDriver final : public Driver {
   Capabilities capabilities_;
   Storage storage_ = Storage::shared;
   std::size_t page_ = 0;
-  std::size_t pad_ = 0;  // Bytes more than asked for in every heap, so that its start can be aligned.
+  std::size_t pad_ = 0;               // Bytes more than asked for in every heap, so that its start can be aligned.
   std::array<Layout, 64> layouts_{};  // By bit width of size - 1.
   std::optional<Residency> residency_;
   std::size_t removed_bytes_ = 0;  // Of wired segments, not yet committed.

@@ -15,10 +15,12 @@ namespace cistern::drivers {
 namespace metal {
 namespace {
 
-constexpr std::size_t kDefaultObjects = 499000;   // What macOS allows a process unless iogpu.rsrc_limit says otherwise.
-constexpr std::size_t kLargestSmallBlock = 8192;  // Bytes up to which blocks share slabs: one alignment for all of them.
-constexpr std::size_t kBaseAlignment = 16384;     // Bytes; of every segment's start, so that pages of 4 and 16 KiB look alike.
-constexpr std::size_t kMostSets = 30;             // Of 32 a queue: two are left to the program.
+constexpr std::size_t kDefaultObjects = 499000;  // What macOS allows a process unless iogpu.rsrc_limit says otherwise.
+constexpr std::size_t kLargestSmallBlock =
+    8192;  // Bytes up to which blocks share slabs: one alignment for all of them.
+constexpr std::size_t kBaseAlignment =
+    16384;                             // Bytes; of every segment's start, so that pages of 4 and 16 KiB look alike.
+constexpr std::size_t kMostSets = 30;  // Of 32 a queue: two are left to the program.
 
 long process_id() {
 #if defined(__unix__) || defined(__APPLE__)
@@ -77,7 +79,8 @@ bool MetalDriver::try_heaps(Storage storage) {
   const Ref<Heap> heap = new_placement_heap(device_.get(), 4 * kBaseAlignment, storage, hazard);
   count_call();
   if (!heap || !responds(heap.get(), "newBufferWithLength:options:offset:")) return false;
-  const Ref<Buffer> buffer = new_buffer_in(heap.get(), kBaseAlignment, resource_options(storage, hazard), kBaseAlignment);
+  const Ref<Buffer> buffer =
+      new_buffer_in(heap.get(), kBaseAlignment, resource_options(storage, hazard), kBaseAlignment);
   count_call();
   return buffer && (storage == Storage::private_ || contents(buffer.get()) != nullptr);
 }
@@ -95,7 +98,8 @@ void MetalDriver::ask_layouts() {
       count_call(2);
       last.alignment = std::bit_ceil(std::max<std::size_t>({last.alignment, small.align, large.align}));
       const std::size_t over = small.size > least ? small.size - (least - 1) : 1;
-      last.unit = std::max({last.unit, last.alignment, std::bit_ceil(over) > least ? last.alignment : std::bit_ceil(over)});
+      last.unit =
+          std::max({last.unit, last.alignment, std::bit_ceil(over) > least ? last.alignment : std::bit_ceil(over)});
     }
     layouts_[width] = last;
   }
@@ -126,8 +130,8 @@ bool MetalDriver::start(std::string& why) {
     storage_ = storage;
     return try_heaps(storage);
   };
-  bool heaps = config_.memory != MetalMemory::whole_buffers &&
-               !(virtual_machine && config_.memory == MetalMemory::automatic);
+  bool heaps =
+      config_.memory != MetalMemory::whole_buffers && !(virtual_machine && config_.memory == MetalMemory::automatic);
   if (heaps) {
     switch (config_.storage) {
       case MetalStorage::shared:
@@ -162,10 +166,12 @@ bool MetalDriver::start(std::string& why) {
   pad_ = heaps && page_ < kBaseAlignment && c.host_accessible ? kBaseAlignment : 0;
   const std::size_t longest = max_buffer_length(device_.get());
   c.max_buffer = longest - std::min(longest, pad_);
-  c.max_objects = config_.max_objects != 0 ? config_.max_objects : objc::system_number("iogpu.rsrc_limit", kDefaultObjects);
+  c.max_objects =
+      config_.max_objects != 0 ? config_.max_objects : objc::system_number("iogpu.rsrc_limit", kDefaultObjects);
   ask_layouts();
 
-  const std::size_t set_bytes = std::max(Residency::kLeastSetBytes, c.recommended_working_set / Residency::kSetsPerWorkingSet);
+  const std::size_t set_bytes =
+      std::max(Residency::kLeastSetBytes, c.recommended_working_set / Residency::kSetsPerWorkingSet);
   residency_.emplace(set_bytes, kMostSets);
   c.residency = static_cast<bool>(new_residency_set(device_.get()));
   if (c.residency) residency_->set_device(device_.get());
@@ -182,7 +188,8 @@ Status MetalDriver::set_wired_limit(std::size_t bytes) {
   if (bytes > capabilities_.recommended_working_set) {
     // The words that users of MLX know; they look for them.
     text().set(
-        "metal: Setting a wired limit larger than the maximum working set size is not allowed (asked for %zu bytes, the "
+        "metal: Setting a wired limit larger than the maximum working set size is not allowed (asked for %zu bytes, "
+        "the "
         "recommended working set has %zu)",
         bytes, capabilities_.recommended_working_set);
     return Status::failed;
@@ -224,7 +231,8 @@ MetalFigures MetalDriver::figures() const {
 std::vector<std::string> MetalDriver::check_invariants() const {
   std::vector<std::string> broken = residency_->check_invariants();
   const std::size_t counted = segments_.size() + hosts_.size() + wraps_.size() + block_objects_.size();
-  if (counted != objects_live_.load(std::memory_order_relaxed)) broken.push_back("metal: the count of objects is wrong");
+  if (counted != objects_live_.load(std::memory_order_relaxed))
+    broken.push_back("metal: the count of objects is wrong");
   std::size_t over = 0;
   for (const auto& [at, segment] : segments_) over += segment.objects;
   if (over != block_objects_.size()) broken.push_back("metal: the counts of objects over segments are wrong");

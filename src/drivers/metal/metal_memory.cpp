@@ -8,8 +8,8 @@
 namespace cistern::drivers::metal {
 namespace {
 
-// Segments that the host cannot reach get addresses that no program of a 64-bit system has (user space ends at 2^47), and
-// no other driver either. They are handed out once in steps of 2 MiB and come back when their segment goes.
+// Segments that the host cannot reach get addresses that no program of a 64-bit system has (user space ends at 2^47),
+// and no other driver either. They are handed out once in steps of 2 MiB and come back when their segment goes.
 constexpr Address kFirstAddress = Address{1} << 47;
 constexpr Address kEndAddress = Address{1} << 48;
 constexpr std::size_t kAddressStep = std::size_t{2} << 20;
@@ -78,8 +78,8 @@ void MetalDriver::made_object() noexcept {
 void MetalDriver::dropped_object() noexcept { objects_live_.fetch_sub(1, std::memory_order_relaxed); }
 
 void MetalDriver::block_layout(std::size_t bytes, std::size_t& size, std::size_t& alignment) const {
-  const Layout& layout = layouts_[std::min<std::size_t>(layouts_.size() - 1,
-                                                        static_cast<unsigned>(std::bit_width(bytes == 0 ? 0 : bytes - 1)))];
+  const Layout& layout = layouts_[std::min<std::size_t>(
+      layouts_.size() - 1, static_cast<unsigned>(std::bit_width(bytes == 0 ? 0 : bytes - 1)))];
   alignment = layout.alignment;
   size = round_up(std::max<std::size_t>(bytes, 1), layout.unit);
 }
@@ -93,8 +93,9 @@ Status MetalDriver::create_segment(std::size_t bytes, Segment& out) {
     return Status::failed;
   }
   if (bytes > capabilities_.max_buffer) {
-    text().set("metal: Attempting to allocate %zu bytes which is greater than the maximum allowed buffer size of %zu bytes",
-               bytes, capabilities_.max_buffer);
+    text().set(
+        "metal: Attempting to allocate %zu bytes which is greater than the maximum allowed buffer size of %zu bytes",
+        bytes, capabilities_.max_buffer);
     return Status::out_of_memory;
   }
   if (const Status s = check_object_count(); s != Status::ok) return s;
@@ -164,7 +165,8 @@ Status MetalDriver::destroy_segment(const Segment& segment) {
   segments_.erase(found);
   dropped_object();
   // Memory that was given back shall not wait for long.
-  if (removed_bytes_ > std::max(Residency::kLeastSetBytes, capabilities_.recommended_working_set / 20)) commit_residency();
+  if (removed_bytes_ > std::max(Residency::kLeastSetBytes, capabilities_.recommended_working_set / 20))
+    commit_residency();
   return Status::ok;
 }
 
@@ -178,8 +180,8 @@ Status MetalDriver::create_object(const Segment& segment, std::size_t offset, st
   if (const Status s = check_object_count(); s != Status::ok) return s;
   const objc::AutoreleasePool pool;
   const Hazard hazard = config_.tracked_hazards ? Hazard::tracked : Hazard::untracked;
-  Ref<Buffer> buffer = new_buffer_in(found->second.heap.get(), bytes, resource_options(storage_, hazard),
-                                     found->second.lead + offset);
+  Ref<Buffer> buffer =
+      new_buffer_in(found->second.heap.get(), bytes, resource_options(storage_, hazard), found->second.lead + offset);
   count_call();
   if (!buffer) {
     text().set("metal: no buffer of %zu bytes at %zu in a heap", bytes, offset);
@@ -213,14 +215,14 @@ void MetalDriver::destroy_object(void* object) {
 
 Status MetalDriver::allocate_host(HostKind, std::size_t bytes, void*& out) {
   if (bytes > capabilities_.max_buffer) {
-    text().set("metal: Attempting to allocate %zu bytes which is greater than the maximum allowed buffer size of %zu bytes",
-               bytes, capabilities_.max_buffer);
+    text().set(
+        "metal: Attempting to allocate %zu bytes which is greater than the maximum allowed buffer size of %zu bytes",
+        bytes, capabilities_.max_buffer);
     return Status::out_of_memory;
   }
   if (const Status s = check_object_count(); s != Status::ok) return s;
   const objc::AutoreleasePool pool;
-  const UInt options =
-      resource_options(Storage::shared, config_.tracked_hazards ? Hazard::tracked : Hazard::untracked);
+  const UInt options = resource_options(Storage::shared, config_.tracked_hazards ? Hazard::tracked : Hazard::untracked);
   // There are no empty buffers.
   BufferRecord record;
   record.bytes = std::max<std::size_t>(bytes, 1);
@@ -232,8 +234,8 @@ Status MetalDriver::allocate_host(HostKind, std::size_t bytes, void*& out) {
   }
   void* const memory = record.buffer ? contents(record.buffer.get()) : nullptr;
   if (memory == nullptr) {
-    text().set("metal: newBufferWithLength:options: no buffer of %zu bytes; %zu bytes are allocated on the device", bytes,
-               current_allocated_size(device_.get()));
+    text().set("metal: newBufferWithLength:options: no buffer of %zu bytes; %zu bytes are allocated on the device",
+               bytes, current_allocated_size(device_.get()));
     return Status::out_of_memory;
   }
   void* const object = record.buffer.get();
@@ -262,7 +264,8 @@ Status MetalDriver::free_host(HostKind, void* ptr, std::size_t) {
   count_call(1);
   hosts_.erase(found);
   dropped_object();
-  if (removed_bytes_ > std::max(Residency::kLeastSetBytes, capabilities_.recommended_working_set / 20)) commit_residency();
+  if (removed_bytes_ > std::max(Residency::kLeastSetBytes, capabilities_.recommended_working_set / 20))
+    commit_residency();
   return Status::ok;
 }
 
@@ -287,8 +290,7 @@ Status MetalDriver::wrap(void* ptr, std::size_t bytes, void*& object) {
   }
   if (const Status s = check_object_count(); s != Status::ok) return s;
   const objc::AutoreleasePool pool;
-  const UInt options =
-      resource_options(Storage::shared, config_.tracked_hazards ? Hazard::tracked : Hazard::untracked);
+  const UInt options = resource_options(Storage::shared, config_.tracked_hazards ? Hazard::tracked : Hazard::untracked);
   BufferRecord record;
   record.bytes = whole;
   record.buffer = new_buffer_no_copy(device_.get(), ptr, whole, options);
@@ -313,8 +315,8 @@ Status MetalDriver::wrap(void* ptr, std::size_t bytes, void*& object) {
 void MetalDriver::unwrap(void* object) {
   if (!usable()) return;
   const objc::AutoreleasePool pool;
-  const auto found =
-      std::find_if(wraps_.begin(), wraps_.end(), [&](const auto& entry) { return entry.second.buffer.get() == object; });
+  const auto found = std::find_if(wraps_.begin(), wraps_.end(),
+                                  [&](const auto& entry) { return entry.second.buffer.get() == object; });
   if (found == wraps_.end()) return;
   with_residency([&](Residency& r) { r.erase(object); });
   if (residency_->staged()) removed_bytes_ += found->second.bytes;

@@ -250,8 +250,8 @@ Status MetalDriver::copy(Address to, Address from, std::size_t bytes, void* stre
   const auto source = locate(from, bytes);
   const auto target = locate(to, bytes);
   if (!source || !target || (source->offset | target->offset | bytes) % 4 != 0) {
-    text().set("metal: copy of %zu bytes from %#llx to %#llx: both must be memory of this device, in units of 4 bytes", bytes,
-               static_cast<unsigned long long>(from), static_cast<unsigned long long>(to));
+    text().set("metal: copy of %zu bytes from %#llx to %#llx: both must be memory of this device, in units of 4 bytes",
+               bytes, static_cast<unsigned long long>(from), static_cast<unsigned long long>(to));
     return Status::failed;
   }
   return blit(stream, [&](CommandBuffer* commands) {
@@ -267,9 +267,8 @@ Status MetalDriver::fill(Address at, std::uint8_t value, std::size_t bytes, void
                static_cast<unsigned long long>(at));
     return Status::failed;
   }
-  return blit(stream, [&](CommandBuffer* commands) {
-    encode_fill(commands, target->buffer, target->offset, bytes, value);
-  });
+  return blit(stream,
+              [&](CommandBuffer* commands) { encode_fill(commands, target->buffer, target->offset, bytes, value); });
 }
 
 }  // namespace cistern::drivers::metal

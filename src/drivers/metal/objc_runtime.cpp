@@ -112,7 +112,8 @@ const Runtime& runtime() noexcept { return *loaded.load(std::memory_order_acquir
 
 std::size_t system_number(const char* name, std::size_t fallback) {
   const Runtime& table = runtime();
-  // The kernel says how wide the number is; a narrow one fills the low bytes, since Apple's computers are little-endian.
+  // The kernel says how wide the number is; a narrow one fills the low bytes, since Apple's computers are
+  // little-endian.
   unsigned long long value = 0;
   std::size_t size = sizeof value;
   if (table.sysctl_by_name == nullptr || table.sysctl_by_name(name, &value, &size, nullptr, 0) != 0 || value == 0) {

@@ -1,10 +1,11 @@
 // The Objective-C runtime as a table of function pointers, so that Metal can be used without an Apple header and on a
 // computer that has none: found when the program runs, in Apple's libraries or in the one that $CISTERN_METAL_LIBRARY
-// names. Does: send messages with the exact prototype, own objects (Ref), open autorelease pools. Does not: know Metal's
-// classes (metal_api.hpp does). Called by the Metal driver alone. Thread-safe; the table never changes once it is there.
+// names. Does: send messages with the exact prototype, own objects (Ref), open autorelease pools. Does not: know
+// Metal's classes (metal_api.hpp does). Called by the Metal driver alone. Thread-safe; the table never changes once it
+// is there.
 //
-// Ownership is manual. What a method named new... or alloc returns is owned by the caller (Ref::adopt); everything else is
-// autoreleased: it lives until the innermost AutoreleasePool of the thread ends, and is a plain pointer here.
+// Ownership is manual. What a method named new... or alloc returns is owned by the caller (Ref::adopt); everything else
+// is autoreleased: it lives until the innermost AutoreleasePool of the thread ends, and is a plain pointer here.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +29,13 @@ using Bool = bool;
 #endif
 
 // One entry point a line: name of the member, return type, symbol, parameters. All are needed.
-#define CISTERN_OBJC_FUNCTIONS(X)                                         \
-  X(register_name, Sel, "sel_registerName", const char*)                  \
-  X(look_up_class, Class*, "objc_lookUpClass", const char*)               \
-  X(retain, void*, "objc_retain", void*)                                  \
-  X(release, void, "objc_release", void*)                                 \
-  X(pool_push, void*, "objc_autoreleasePoolPush", )                       \
-  X(pool_pop, void, "objc_autoreleasePoolPop", void*)                     \
+#define CISTERN_OBJC_FUNCTIONS(X)                           \
+  X(register_name, Sel, "sel_registerName", const char*)    \
+  X(look_up_class, Class*, "objc_lookUpClass", const char*) \
+  X(retain, void*, "objc_retain", void*)                    \
+  X(release, void, "objc_release", void*)                   \
+  X(pool_push, void*, "objc_autoreleasePoolPush", )         \
+  X(pool_pop, void, "objc_autoreleasePoolPop", void*)       \
   X(create_default_device, void*, "MTLCreateSystemDefaultDevice", )
 
 struct Runtime {
@@ -57,8 +58,8 @@ const Runtime& runtime() noexcept;
 // A whole number that the system knows by name ("hw.memsize"); `fallback` where it does not.
 std::size_t system_number(const char* name, std::size_t fallback);
 
-// Sends a message. Every type is given, none is deduced: the call must have the prototype of the method. Structures of up
-// to 16 bytes come back in registers on every platform in question; larger ones are not used.
+// Sends a message. Every type is given, none is deduced: the call must have the prototype of the method. Structures of
+// up to 16 bytes come back in registers on every platform in question; larger ones are not used.
 template <class R, class... A>
 R send(const void* receiver, Sel selector, std::type_identity_t<A>... arguments) {
   using Method = R (*)(const void*, Sel, A...);

@@ -7,7 +7,8 @@
 namespace cistern::drivers::metal {
 namespace {
 
-// Entries that are looked at when room has come: a thousand small ones behind a large one shall not cost a walk each time.
+// Entries that are looked at when room has come: a thousand small ones behind a large one shall not cost a walk each
+// time.
 constexpr int kLookAhead = 256;
 
 }  // namespace
@@ -223,15 +224,18 @@ std::vector<std::string> Residency::check_invariants() const {
       bytes[entry.set] += entry.bytes;
       ++counts[entry.set];
     }
-    if (!lists_[entry.set != kNone ? 1 : 0][entry.idle ? 1 : 0].contains(age)) broken.push_back("residency: an entry is in the wrong list");
+    if (!lists_[entry.set != kNone ? 1 : 0][entry.idle ? 1 : 0].contains(age))
+      broken.push_back("residency: an entry is in the wrong list");
   }
   if (wired != figures_.wired || waiting != figures_.waiting) broken.push_back("residency: the sums are wrong");
   if (wired > limit_) broken.push_back("residency: more is wired than the limit allows");
   if (ages_.size() != entries_.size()) broken.push_back("residency: an allocation has no age");
   if (sets_.size() > most_sets_) broken.push_back("residency: too many sets");
   for (std::size_t i = 0; i < sets_.size(); ++i) {
-    if (bytes[i] != sets_[i].bytes || counts[i] != sets_[i].count) broken.push_back("residency: the sums of a set are wrong");
-    if (sets_.size() < most_sets_ && bytes[i] > set_bytes_ && counts[i] > 1) broken.push_back("residency: a set is too large");
+    if (bytes[i] != sets_[i].bytes || counts[i] != sets_[i].count)
+      broken.push_back("residency: the sums of a set are wrong");
+    if (sets_.size() < most_sets_ && bytes[i] > set_bytes_ && counts[i] > 1)
+      broken.push_back("residency: a set is too large");
   }
   return broken;
 }

@@ -8,8 +8,8 @@
 //   waiting   no        no                         wired (there is room, or live and an idle one gives way), gone
 //   wired     yes       yes                        waiting (a lower limit, or idle and a live one waits), gone
 //
-// A set holds at most `set_bytes` (one larger allocation has a set for itself), so that a commit, whose price grows with
-// what is in the set, stays cheap. A queue takes 32 sets; when there are that many, the emptiest takes more.
+// A set holds at most `set_bytes` (one larger allocation has a set for itself), so that a commit, whose price grows
+// with what is in the set, stays cheap. A queue takes 32 sets; when there are that many, the emptiest takes more.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@
 namespace cistern::drivers::metal {
 
 struct ResidencyFigures {
-  std::size_t wired = 0;         // Bytes.
-  std::size_t waiting = 0;       // Bytes that the limit keeps out.
+  std::size_t wired = 0;    // Bytes.
+  std::size_t waiting = 0;  // Bytes that the limit keeps out.
   std::size_t sets = 0;
-  std::uint64_t commits = 0;     // Since the start.
-  std::uint64_t calls = 0;       // All calls to Metal since the start.
+  std::uint64_t commits = 0;  // Since the start.
+  std::uint64_t calls = 0;    // All calls to Metal since the start.
 };
 
 class Residency {
@@ -79,8 +79,8 @@ class Residency {
     Ref<ResidencySet> object;
     std::size_t bytes = 0;
     std::size_t count = 0;
-    bool dirty = false;   // Staged changes.
-    bool grown = false;   // Some of them are additions.
+    bool dirty = false;  // Staged changes.
+    bool grown = false;  // Some of them are additions.
   };
   using Age = std::uint64_t;
 

@@ -11,7 +11,7 @@
 namespace cistern::standin::metal {
 namespace {
 
-constexpr std::size_t kMapFrom = std::size_t{64} << 10;  // Smaller memory comes from the C library.
+constexpr std::size_t kMapFrom = std::size_t{64} << 10;   // Smaller memory comes from the C library.
 constexpr std::size_t kLargeFrom = std::size_t{1} << 20;  // Sizes with the large alignment.
 
 std::string setting(const char* name, const char* fallback) {
@@ -195,8 +195,8 @@ bool hidden(const std::string& name) {
       {"addResidencySet:", "residency"},
       {"waitUntilSignaledValue:timeoutMS:", "shared_wait"},
   };
-  static const std::set<std::string> sparse{"newBufferWithLength:options:placementSparsePageSize:", "newMTL4CommandQueue",
-                                            "supportsPlacementSparse"};
+  static const std::set<std::string> sparse{
+      "newBufferWithLength:options:placementSparsePageSize:", "newMTL4CommandQueue", "supportsPlacementSparse"};
   if (sparse.contains(name)) return !s.with.contains("sparse");
   const auto found = feature_of.find(name);
   return found != feature_of.end() && s.without.contains(found->second);
@@ -261,8 +261,7 @@ Heap::Heap(Device* d, const HeapDescriptor& how)
       hazard(how.hazard),
       cache_mode(how.cache_mode),
       type(how.type) {}
-Buffer::Buffer(Device* d, std::size_t n, UInt o)
-    : Object(find_class("MTLBuffer")), device(d), length(n), options(o) {}
+Buffer::Buffer(Device* d, std::size_t n, UInt o) : Object(find_class("MTLBuffer")), device(d), length(n), options(o) {}
 
 bool Memory::take(Device* of, std::size_t wanted) {
   const Settings& s = state().settings;
@@ -270,10 +269,12 @@ bool Memory::take(Device* of, std::size_t wanted) {
   if (wanted >= kMapFrom) {
     // Page alignment and no more, so that nobody comes to rely on more: the start is a page past a multiple of 64 KiB.
     mapped_bytes = wanted + (std::size_t{64} << 10) + s.page;
-    void* const found = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const found =
+        mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (found == MAP_FAILED) return false;
     mapped = found;
-    at = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::uintptr_t>(found), std::size_t{64} << 10) + s.page);
+    at =
+        reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::uintptr_t>(found), std::size_t{64} << 10) + s.page);
   } else {
     at = static_cast<std::byte*>(std::aligned_alloc(s.page, round_up(wanted, s.page)));
     if (at == nullptr) return false;
@@ -305,7 +306,8 @@ std::size_t allocation_size(const Object* allocation) {
 
 void add_memory_classes() {
   add_class("NSString", &destroy<String>, with_common({{"UTF8String", imp(&string_utf8)}}));
-  add_class("NSArray", &destroy<Array>, with_common({{"count", imp(&array_count)}, {"objectAtIndex:", imp(&array_at)}}));
+  add_class("NSArray", &destroy<Array>,
+            with_common({{"count", imp(&array_count)}, {"objectAtIndex:", imp(&array_at)}}));
   add_class("MTLHeapDescriptor", &destroy<HeapDescriptor>,
             with_common({{"setSize:", imp(&descriptor_size)},
                          {"setStorageMode:", imp(&descriptor_storage)},
@@ -320,19 +322,19 @@ void add_memory_classes() {
             with_common({{"contents", imp(&buffer_contents)},
                          {"length", imp(&buffer_length)},
                          {"allocatedSize", imp(&allocated_size)}}));
-  Class* const device = add_class(
-      "MTLDevice", &destroy<Device>,
-      with_common({{"name", imp(&device_name)},
-                   {"hasUnifiedMemory", imp(&device_unified)},
-                   {"supportsPlacementSparse", imp(&object_responds)},
-                   {"recommendedMaxWorkingSetSize", imp(&device_working_set)},
-                   {"maxBufferLength", imp(&device_max_buffer)},
-                   {"currentAllocatedSize", imp(&device_allocated)},
-                   {"heapBufferSizeAndAlignWithLength:options:", imp(&device_size_and_align)},
-                   {"newHeapWithDescriptor:", imp(&device_new_heap), true},
-                   {"newBufferWithLength:options:", imp(&device_new_buffer), true},
-                   {"newBufferWithBytesNoCopy:length:options:deallocator:", imp(&device_new_no_copy), true},
-                   {"newBufferWithLength:options:placementSparsePageSize:", imp(&device_new_sparse), true}}));
+  Class* const device =
+      add_class("MTLDevice", &destroy<Device>,
+                with_common({{"name", imp(&device_name)},
+                             {"hasUnifiedMemory", imp(&device_unified)},
+                             {"supportsPlacementSparse", imp(&object_responds)},
+                             {"recommendedMaxWorkingSetSize", imp(&device_working_set)},
+                             {"maxBufferLength", imp(&device_max_buffer)},
+                             {"currentAllocatedSize", imp(&device_allocated)},
+                             {"heapBufferSizeAndAlignWithLength:options:", imp(&device_size_and_align)},
+                             {"newHeapWithDescriptor:", imp(&device_new_heap), true},
+                             {"newBufferWithLength:options:", imp(&device_new_buffer), true},
+                             {"newBufferWithBytesNoCopy:length:options:deallocator:", imp(&device_new_no_copy), true},
+                             {"newBufferWithLength:options:placementSparsePageSize:", imp(&device_new_sparse), true}}));
   device->methods[intern("supportsPlacementSparse")] = {imp(+[](Device*, Sel) { return true; }), false};
 }
 

@@ -1,6 +1,6 @@
-// For tests: the Metal library that the process uses, be it the stand-in or Apple's. Unless $CISTERN_METAL_LIBRARY is set
-// it is the stand-in (also on macOS), and the variable is set so that the driver takes the same. With another one, a test
-// that needs the stand-in's controls is to be skipped. Not thread-safe.
+// For tests: the Metal library that the process uses, be it the stand-in or Apple's. Unless $CISTERN_METAL_LIBRARY is
+// set it is the stand-in (also on macOS), and the variable is set so that the driver takes the same. With another one,
+// a test that needs the stand-in's controls is to be skipped. Not thread-safe.
 #pragma once
 
 #include <dlfcn.h>
@@ -33,11 +33,11 @@ class MetalLibrary {
   const std::string& why() const { return why_; }
   bool is_standin() const { return control.reset != nullptr; }
 
-  // Everything from the start, with these variables (without CISTERN_METAL_STANDIN_) set and all others not. Stand-in only.
-  // pre: nothing of the device is in use but the queues of queue().
+  // Everything from the start, with these variables (without CISTERN_METAL_STANDIN_) set and all others not. Stand-in
+  // only. pre: nothing of the device is in use but the queues of queue().
   void restart(const std::map<std::string, std::string>& settings = {}) {
-    for (const char* const name : {"NAME", "DEVICES", "MEMORY", "WORKING_SET", "MAX_BUFFER", "RSRC_LIMIT", "PAGE", "ALIGN",
-                                   "LARGE_ALIGN", "LAG_US", "MANUAL", "WITHOUT", "WITH", "JUNK", "FAIL"}) {
+    for (const char* const name : {"NAME", "DEVICES", "MEMORY", "WORKING_SET", "MAX_BUFFER", "RSRC_LIMIT", "PAGE",
+                                   "ALIGN", "LARGE_ALIGN", "LAG_US", "MANUAL", "WITHOUT", "WITH", "JUNK", "FAIL"}) {
       const auto found = settings.find(name);
       const std::string variable = std::string("CISTERN_METAL_STANDIN_") + name;
       if (found == settings.end()) {

@@ -15,8 +15,8 @@
 
 namespace cistern::standin::metal {
 
-using Sel = const char*;   // Interned: equal names have one address.
-using Imp = void (*)();    // Cast to its prototype by the caller of objc_msgSend.
+using Sel = const char*;  // Interned: equal names have one address.
+using Imp = void (*)();   // Cast to its prototype by the caller of objc_msgSend.
 
 struct Class;
 

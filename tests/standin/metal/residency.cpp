@@ -42,7 +42,8 @@ void set_commit(ResidencySet* self, Sel) {
 
 void set_request(ResidencySet* self, Sel) {
   const Guard guard;
-  if (!self->added.empty() || !self->removed.empty()) violation("requestResidency: staged changes were not committed before");
+  if (!self->added.empty() || !self->removed.empty())
+    violation("requestResidency: staged changes were not committed before");
   self->requested = true;
 }
 
@@ -85,14 +86,17 @@ void destroy_set(Object* object) {
 }  // namespace
 
 SetDescriptor::SetDescriptor() : Object(find_class("MTLResidencySetDescriptor")) {}
-ResidencySet::ResidencySet(Device* d) : Object(find_class("MTLResidencySet")), device(d) { state().residency.insert(this); }
+ResidencySet::ResidencySet(Device* d) : Object(find_class("MTLResidencySet")), device(d) {
+  state().residency.insert(this);
+}
 
 void add_residency_classes() {
   find_class("MTLDevice")->methods[intern("newResidencySetWithDescriptor:error:")] = {imp(&device_new_set), true};
   Class* const queue = find_class("MTLCommandQueue");
   queue->methods[intern("addResidencySet:")] = {imp(&queue_add_set)};
   queue->methods[intern("removeResidencySet:")] = {imp(&queue_remove_set)};
-  add_class("MTLResidencySetDescriptor", &destroy<SetDescriptor>, with_common({}), {{"alloc", imp(&set_descriptor_alloc)}});
+  add_class("MTLResidencySetDescriptor", &destroy<SetDescriptor>, with_common({}),
+            {{"alloc", imp(&set_descriptor_alloc)}});
   add_class("MTLResidencySet", &destroy_set,
             with_common({{"addAllocation:", imp(&set_add)},
                          {"removeAllocation:", imp(&set_remove)},

@@ -22,15 +22,16 @@ struct Range {
   UInt location, length;
 };
 
-inline constexpr UInt kShared = 0, kPrivate = 2;      // Storage modes.
-inline constexpr UInt kUntracked = 1, kTracked = 2;   // Hazard tracking modes; 0 is the default one.
+inline constexpr UInt kShared = 0, kPrivate = 2;     // Storage modes.
+inline constexpr UInt kUntracked = 1, kTracked = 2;  // Hazard tracking modes; 0 is the default one.
 inline constexpr UInt storage_of(UInt options) { return options >> 4 & 15; }
 inline constexpr UInt hazard_of(UInt options) { return options >> 8 & 3; }
 inline constexpr std::size_t kSetsPerQueue = 32;
 
 struct Settings {
   std::string name;
-  std::size_t devices = 1, memory = 0, working_set = 0, max_buffer = 0, rsrc_limit = 0, page = 0, align = 0, large_align = 0;
+  std::size_t devices = 1, memory = 0, working_set = 0, max_buffer = 0, rsrc_limit = 0, page = 0, align = 0,
+              large_align = 0;
   double lag_us = 0;
   bool manual = false, junk = false;
   std::set<std::string> without, with;
@@ -92,8 +93,8 @@ struct Buffer : Object {
   Strong<Heap> heap;
   std::size_t length;
   UInt options;
-  Memory memory;              // Of its own, if it has some.
-  std::byte* bytes = nullptr; // Null: placement sparse.
+  Memory memory;               // Of its own, if it has some.
+  std::byte* bytes = nullptr;  // Null: placement sparse.
 };
 
 struct Event : Object {

@@ -94,7 +94,8 @@ void force_queue(Queue* queue, const CommandBuffer* last, int depth) {
           const CommandBuffer* found = nullptr;
           for (const Strong<CommandBuffer>& pending : other->pending) {
             for (const Operation& step : pending->operations) {
-              if (step.kind == Operation::signal && step.event.get() == event.get() && step.value >= value) found = pending.get();
+              if (step.kind == Operation::signal && step.event.get() == event.get() && step.value >= value)
+                found = pending.get();
             }
             if (found != nullptr) break;
           }
@@ -181,7 +182,8 @@ bool in_range(const char* method, const Buffer* buffer, std::size_t offset, std:
 void encoder_copy(Encoder* self, Sel, Buffer* source, UInt source_offset, Buffer* target, UInt offset, UInt bytes) {
   const Guard guard;
   if (self->ended) return violation("copyFromBuffer: the encoder has ended");
-  if (!in_range("copyFromBuffer", source, source_offset, bytes) || !in_range("copyFromBuffer", target, offset, bytes)) return;
+  if (!in_range("copyFromBuffer", source, source_offset, bytes) || !in_range("copyFromBuffer", target, offset, bytes))
+    return;
   Operation op;
   op.kind = Operation::copy;
   op.source = Strong<Buffer>(source);
@@ -266,7 +268,8 @@ void complete(Queue* queue) {
 Event::Event(Device* d) : Object(find_class("MTLSharedEvent")), device(d) {}
 CommandBuffer::CommandBuffer(Queue* q) : Object(find_class("MTLCommandBuffer")), queue(q) {}
 CommandBuffer::~CommandBuffer() {
-  if (!committed && !operations.empty()) violation("a command buffer was dropped with work in it that was never committed");
+  if (!committed && !operations.empty())
+    violation("a command buffer was dropped with work in it that was never committed");
 }
 Encoder::Encoder(CommandBuffer* c) : Object(find_class("MTLBlitCommandEncoder")), commands(c) {}
 Encoder::~Encoder() {
@@ -295,8 +298,9 @@ void add_work_classes() {
             with_common({{"copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:", imp(&encoder_copy)},
                          {"fillBuffer:range:value:", imp(&encoder_fill)},
                          {"endEncoding", imp(&encoder_end)}}));
-  add_class("MTLSharedEvent", &destroy<Event>,
-            with_common({{"signaledValue", imp(&event_value)}, {"waitUntilSignaledValue:timeoutMS:", imp(&event_wait)}}));
+  add_class(
+      "MTLSharedEvent", &destroy<Event>,
+      with_common({{"signaledValue", imp(&event_value)}, {"waitUntilSignaledValue:timeoutMS:", imp(&event_wait)}}));
 }
 
 }  // namespace cistern::standin::metal
