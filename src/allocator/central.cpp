@@ -17,7 +17,7 @@ using drivers::Status;
 
 FrontConfig resolved(FrontConfig config, const drivers::Capabilities& capabilities) {
   const bool touch = capabilities.commit_on_touch;
-  if (config.max_cached == 0) config.max_cached = touch ? core::MiB : 64 * core::KiB;
+  if (config.max_cached == 0) config.max_cached = core::MiB;
   if (config.cache_bytes == 0) config.cache_bytes = touch ? 2 * core::MiB : 256 * core::KiB;
   if (config.cache_fraction == 0) config.cache_fraction = touch ? 512 : 4096;
   return config;

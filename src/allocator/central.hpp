@@ -54,7 +54,7 @@ struct FrontConfig {
 };
 
 // Memory that is committed by touching costs nothing to hold untouched, and a move costs a page fault a page.
-inline constexpr std::uint64_t kTouchSlackPercent = 25;
+inline constexpr std::uint64_t kTouchSlackPercent = 10;
 
 // `config` with the device's own numbers in place of zeros.
 FrontConfig resolved(FrontConfig config, const drivers::Capabilities& capabilities);

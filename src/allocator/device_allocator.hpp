@@ -139,8 +139,8 @@ class DeviceAllocator : public Allocator {
   core::TagFigures tag_figures_;
   Central central_;
 
-  // Read by every call.
-  const bool host_buffers_;             // malloc(n) is a whole buffer that the host reaches.
+  // Read by every call; on lines that nobody writes.
+  alignas(64) const bool host_buffers_;             // malloc(n) is a whole buffer that the host reaches.
   const bool asynchronous_;             // Streams run behind the host.
   const std::uint32_t default_number_;  // Heap whose cache malloc(n) uses; kNoHeap where it makes host buffers.
   const std::size_t small_limit_;       // Requests up to here have a class.

@@ -108,15 +108,17 @@ ArenaStep* ArenaCore::find_step(std::size_t bytes) {
     return nullptr;
   }
   // `unmatched_` requests were of other sizes, more than expected, or steps were left out. A place other than the next
-  // one is believed only when the request before fits there too: many steps have the same size.
+  // one is believed only when the request before fits there too, and steps far ahead only after many requests without
+  // a match: many steps have the same size.
   const std::uint32_t expected = at + unmatched_;
   const auto fits = [&](std::uint32_t index) {
     return plan_->matches(index, bytes) &&
            (index == expected || (index > at && plan_->matches(index - 1, last_unmatched_)));
   };
-  for (std::uint32_t d = 0; d <= unmatched_ + kAhead; ++d) {
+  const std::uint32_t ahead = std::min(unmatched_ / 2 + 1, kAhead);
+  for (std::uint32_t d = 0; d <= std::max(unmatched_, ahead); ++d) {
     const bool back = d <= unmatched_ && fits(expected - d);
-    if (!back && !fits(expected + d)) continue;
+    if (!back && (d > ahead || !fits(expected + d))) continue;
     const std::uint32_t to = back ? expected - d : expected + d;
     for (std::uint32_t i = at; i < to; ++i) plan_->skip(i);
     missed_ += to - at;
