@@ -43,7 +43,7 @@ run() {
   lines=40 step replay-limit timeout 100 .gpu/cistern replay --device cuda --repeat 2 --memory-limit 1.05x data/traces/*.csv.gz
   step replay-json timeout 150 .gpu/cistern replay --device cuda --repeat 10 --json data/traces/*.csv.gz
   if command -v compute-sanitizer > /dev/null; then
-    step memcheck timeout 150 compute-sanitizer --tool memcheck .gpu/cistern_tests_conformance --gtest_filter='*cuda*'
+    step memcheck timeout 150 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 1 .gpu/cistern_tests_conformance --gtest_filter='*cuda*'
   fi
   printf '\n%d steps failed\n' "$failed"
   [ "$failed" -eq 0 ]

@@ -28,20 +28,21 @@ inline constexpr std::uint32_t kPrimaryHeap = 1;  // The CPU's: its number is a 
 
 struct ThreadRecord;
 
+// A free function: clang 14 does not evaluate a constructor template here.
+template <std::size_t... I>
+constexpr std::array<std::atomic<core::ThreadCache*>, sizeof...(I)> empty_caches(std::index_sequence<I...>) {
+  return {{((void)I, &core::empty_cache)...}};
+}
+
 struct ThreadState {
-  std::array<std::atomic<core::ThreadCache*>, kInlineHeaps> caches;
+  std::array<std::atomic<core::ThreadCache*>, kInlineHeaps> caches =
+      empty_caches(std::make_index_sequence<kInlineHeaps>());
   std::atomic<const void*> fast{&core::empty_cache};
   // The block that this thread looks at, or looked at last, in order to free it the short way.
   std::atomic<core::Block*> freeing{nullptr};
   ThreadRecord* record = nullptr;
   std::uint16_t tag = 0;
   bool gone = false;  // The exit hook has run.
-
-  constexpr ThreadState() : ThreadState(std::make_index_sequence<kInlineHeaps>()) {}
-
- private:
-  template <std::size_t... I>
-  explicit constexpr ThreadState(std::index_sequence<I...>) : caches{((void)I, &core::empty_cache)...} {}
 };
 
 #if defined(__GNUC__) && !defined(__APPLE__)
