@@ -140,11 +140,11 @@ class DeviceAllocator : public Allocator {
   Central central_;
 
   // Read by every call; on lines that nobody writes.
-  alignas(64) const bool host_buffers_;             // malloc(n) is a whole buffer that the host reaches.
-  const bool asynchronous_;             // Streams run behind the host.
-  const std::uint32_t default_number_;  // Heap whose cache malloc(n) uses; kNoHeap where it makes host buffers.
-  const std::size_t small_limit_;       // Requests up to here have a class.
-  const std::size_t exact_limit_;       // Requests up to here may be in a thread cache.
+  alignas(64) const bool host_buffers_;  // malloc(n) is a whole buffer that the host reaches.
+  const bool asynchronous_;              // Streams run behind the host.
+  const std::uint32_t default_number_;   // Heap whose cache malloc(n) uses; kNoHeap where it makes host buffers.
+  const std::size_t small_limit_;        // Requests up to here have a class.
+  const std::size_t exact_limit_;        // Requests up to here may be in a thread cache.
   const std::size_t alignment_mask_;
   const core::SizeClasses classes_;  // A copy, near.
   const StreamTable& streams_;

@@ -282,7 +282,7 @@ WalkResult run_walk(std::uint64_t seed, const Walk& walk) {
     const std::uint64_t dice = random() % 100;
     if (dice < 55 && live.size() < 300) {
       const std::size_t heap = random() % f.heaps.size();
-      std::uint64_t size = 512 << (random() % 16);
+      std::uint64_t size = std::uint64_t{512} << (random() % 16);
       size = align_up(size + random() % size, 512);
       const std::uint64_t alignment = dice < 5 ? 8 * KiB : 512;
       HeapNode* node = f.heaps[heap]->allocate(size, alignment);

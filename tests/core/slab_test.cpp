@@ -76,14 +76,11 @@ TEST_F(SlabStoreTest, OneEmptySlabAClassIsKept) {
 TEST_F(SlabStoreTest, RandomOperationsConserveBlocks) {
   std::mt19937_64 random(7);
   std::vector<Block*> out;
-  std::uint64_t bytes = 0;
   for (int step = 0; step < 20000; ++step) {
     if (out.empty() || random() % 100 < 52) {
       out.push_back(take(static_cast<std::uint8_t>(random() % classes_.count())));
-      bytes += out.back()->capacity;
     } else {
       std::swap(out[random() % out.size()], out.back());
-      bytes -= out.back()->capacity;
       if (Slab* slab = store_.give(out.back())) store_.release(slab);
       out.pop_back();
     }

@@ -70,7 +70,7 @@ TEST_F(ThreadCacheTest, TheBoundHoldsAndKeepsTheLastBlock) {
   std::mt19937_64 random(5);
   Chain spill;
   for (int i = 0; i < 2000; ++i) {
-    cache_.hold(make(64 << (random() % 14)), spill);
+    cache_.hold(make(std::uint64_t{64} << (random() % 14)), spill);
     cache_.bound(1 << 20, spill);
     ASSERT_LE(cache_.held(), 1U << 20);
   }

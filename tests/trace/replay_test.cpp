@@ -286,7 +286,7 @@ TEST_F(Checker, NeighboursDoNotOverlap) {
 }
 
 TEST_F(Checker, AnyChangedByteOfASmallBlock) {
-  for (const std::uint64_t byte : {0, 1, 7, 500, 999, 1000}) {
+  for (const std::uint64_t byte : {0U, 1U, 7U, 500U, 999U, 1000U}) {
     checker_.allocated(allocate(0, 1001), 10, at(16));
     memory_[16 + byte] ^= 0x40;
     checker_.freeing(free(0), 10);
