@@ -18,6 +18,10 @@ function(cistern_configure_internal target)
   if(CISTERN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${CISTERN_SANITIZE} -fno-omit-frame-pointer
                            -fno-sanitize-recover=all)
+    # Vendor libraries are called through own declarations, whose opaque types have other names.
+    if(CISTERN_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+      target_compile_options(${target} PRIVATE -fno-sanitize=function)
+    endif()
     target_link_options(${target} PUBLIC -fsanitize=${CISTERN_SANITIZE})
   endif()
 endfunction()

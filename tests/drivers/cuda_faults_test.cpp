@@ -87,10 +87,10 @@ TEST_F(CudaFaults, VirtualMemory) {
   const auto driver = make();
   each_call_fails([&]() -> Status {
     const std::size_t cell = driver->capabilities().granularity;
-    Undo undo;
     Address base = 0;
     Physical whole{}, part{};
     Event event{};
+    Undo undo;
     CISTERN_TRY(driver->reserve(8 * cell, base));
     undo.add([&] { return driver->unreserve(base, 8 * cell); });
     CISTERN_TRY(driver->create(4 * cell, whole));
@@ -126,9 +126,9 @@ TEST_F(CudaFaults, Peers) {
     const auto driver = make_cuda_driver(0, {.mode = CudaMode::virtual_memory});
     if (driver == nullptr) return Status::failed;
     const std::size_t cell = driver->capabilities().granularity;
-    Undo undo;
     Address base = 0;
     Physical piece{};
+    Undo undo;
     CISTERN_TRY(driver->reserve(cell, base));
     undo.add([&] { return driver->unreserve(base, cell); });
     CISTERN_TRY(driver->create(cell, piece));
@@ -144,9 +144,9 @@ TEST_F(CudaFaults, Buffers) {
   const auto driver = make({.mode = CudaMode::segments});
   alignas(4096) static std::array<unsigned char, 8192> memory;
   each_call_fails([&]() -> Status {
-    Undo undo;
     Segment segment;
     void *unified = nullptr, *pinned = nullptr, *object = nullptr;
+    Undo undo;
     CISTERN_TRY(driver->create_segment(4 << 20, segment));
     undo.add([&] { return driver->destroy_segment(segment); });
     CISTERN_TRY(driver->allocate_host(HostKind::unified, 100, unified));
@@ -164,9 +164,9 @@ TEST_F(CudaFaults, Pool) {
   void* const stream = library().stream(1);
   const auto driver = make({.mode = CudaMode::stream_ordered});
   each_call_fails([&]() -> Status {
-    Undo undo;
     Address at = 0;
     PoolFigures figures;
+    Undo undo;
     CISTERN_TRY(driver->allocate_ordered(10000, stream, at));
     undo.add([&] { return driver->free_ordered(at, stream); });
     CISTERN_TRY(driver->fill(at, 0, 10000, stream));

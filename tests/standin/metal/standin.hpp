@@ -37,7 +37,7 @@ inline constexpr int kStrictExit = 86;
   /* Command buffers that are committed and not done. */                                                             \
   X(pending, std::size_t, )                                                                                          \
   /* Kernels in a command buffer of their own on a queue: write a pattern from (buffer, offset, bytes, seed); count  \
-     bytes that are not as it was written. `retained` 0: the command buffer does not keep the buffer alive. */                 \
+     bytes that are not as it was written. `retained` 0: the command buffer does not keep the buffer alive. */       \
   X(launch_fill, int, void*, void*, std::size_t, std::size_t, std::uint64_t, int)                                    \
   X(launch_check, int, void*, void*, std::size_t, std::size_t, std::uint64_t, int)                                   \
   X(mismatches, std::uint64_t, )                                                                                     \
