@@ -36,16 +36,17 @@ class BlockObjects {
   BlockObjects(const BlockObjects&) = delete;
   BlockObjects& operator=(const BlockObjects&) = delete;
 
-  // Where idle objects of the size stand: visit(offset) for a few of them, the last freed first, until it says true.
+  // Where idle objects of [least, most] bytes stand: visit(offset, bytes) for some of them, small ones first, of one
+  // size the last freed first, until it says true.
   template <class Visit>
-  bool find_idle(std::uint32_t heap, std::uint64_t bytes, Visit visit) const {
-    const auto found = sizes_.find({heap, bytes});
-    if (found == sizes_.end()) return false;
+  void find_idle(std::uint32_t heap, std::uint64_t least, std::uint64_t most, Visit visit) const {
     int left = kTries;
-    for (const Entry* entry = found->second; entry != nullptr && left-- > 0; entry = entry->same_next) {
-      if (visit(entry->offset)) return true;
+    for (auto size = sizes_.lower_bound({heap, least});
+         size != sizes_.end() && size->first.first == heap && size->first.second <= most && left > 0; ++size) {
+      for (const Entry* entry = size->second; entry != nullptr && left-- > 0; entry = entry->same_next) {
+        if (visit(entry->offset, size->first.second)) return;
+      }
     }
-    return false;
   }
   // An object over [inside, inside + bytes) of the segment, live; `offset` is the place in its heap of pages. Null when
   // the driver makes none, even after idle ones were dropped.
@@ -67,7 +68,8 @@ class BlockObjects {
   std::vector<std::string> check_invariants() const;
 
  private:
-  static constexpr int kTries = 32;
+  static constexpr int kTries =
+      512;  // Most places are taken under another name; a look costs less than a call to Metal.
   static constexpr std::size_t kSpareSizes = 1024;
   using Place = std::pair<std::uint64_t, std::uint64_t>;  // Address, bytes.
   using Size = std::pair<std::uint32_t, std::uint64_t>;   // Heap, bytes.

@@ -101,31 +101,33 @@ StreamEntry& Central::stream(const Lock&, void* native) {
   if (StreamEntry* known = streams_.find(id)) return *known;
   StreamHeap* heap = heaps_.front().get();
   if (capabilities_.asynchronous) {
-    if (spare_heaps_.empty()) {
-      heap = &new_heap();
-    } else {
-      heap = spare_heaps_.back();
-      spare_heaps_.pop_back();
-      if (!work_.order(heap->native, native)) work_.wait_for_all();
+    // A spare heap's memory is in the order of the default stream. When the new stream cannot be ordered after that, it
+    // gets a new heap.
+    const bool ordered = !spare_heaps_.empty() && (work_.order(nullptr, native) || work_.wait_for_all());
+    if (!ordered) spare_heaps_.insert(spare_heaps_.begin(), &new_heap());
+    auto chosen = ordered ? spare_heaps_.end() - 1 : spare_heaps_.begin();
+    heap = *chosen;
+    StreamEntry* entry = streams_.add(id, native, heap, heap->number);
+    if (entry != nullptr) {
+      spare_heaps_.erase(chosen);
       ledger_.forget(heap->index);
+      heap->native = native;
+      return *entry;
     }
-    heap->native = native;
+  } else if (StreamEntry* entry = streams_.add(id, native, heap, heap->number)) {
+    return *entry;
   }
-  StreamEntry* entry = streams_.add(id, native, heap, heap->number);
-  if (entry == nullptr) {
-    heap->native = nullptr;
-    if (capabilities_.asynchronous) spare_heaps_.push_back(heap);
-    throw cistern::invalid_argument(
-        "cistern: too many streams are alive; say stream_destroyed() for those that are gone");
-  }
-  return *entry;
+  throw cistern::invalid_argument(
+      "cistern: too many streams are alive; say stream_destroyed() for those that are gone");
 }
 
 void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
   if (entry.slot == 0) return;
   drain(lock);
   // From here on the default stream stands for it: its work comes after all of the old stream's.
-  if (!work_.order(entry.native, nullptr)) work_.wait_for_all();
+  if (!work_.order(entry.native, nullptr) && !work_.wait_for_all()) {
+    throw driver_error("cistern: stream_destroyed: the device cannot be waited for: " + driver_->error_text());
+  }
   uses_.replace_stream(entry.slot, 0);
   if (capabilities_.asynchronous) {
     entry.heap->native = nullptr;
@@ -178,15 +180,16 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   // Never less than a granule of the index, which knows one block a granule.
   const std::uint64_t wanted = std::max(bytes, std::uint64_t{1} << core::BlockIndex::kGranuleBits);
   HeapNode* node = nullptr;
-  // Where an object of the size stands, none must be made.
+  // Where an object of the size, or of hardly more, stands, none must be made.
   if (heap.pages != nullptr && objects_.idle() != 0 && group_->reserved() <= group_->limit()) {
-    std::uint64_t best = 0, least = UINT64_MAX;
-    objects_.find_idle(heap.index, wanted, [&](std::uint64_t offset) {
-      const std::uint64_t left = offset % alignment == 0 ? heap.pages->left_at(offset, wanted) : UINT64_MAX;
-      if (left < least) best = offset, least = left;
+    std::uint64_t at = 0, size = 0, least = UINT64_MAX;
+    const std::uint64_t most = wanted + wanted / kObjectSlack;
+    objects_.find_idle(heap.index, wanted, most, [&](std::uint64_t offset, std::uint64_t bytes_there) {
+      const std::uint64_t left = offset % alignment == 0 ? heap.pages->left_at(offset, bytes_there) : UINT64_MAX;
+      if (left < least) at = offset, size = bytes_there, least = left;
       return left == 0;
     });
-    if (least != UINT64_MAX) node = heap.pages->allocate_at(best, wanted);
+    if (least != UINT64_MAX) node = heap.pages->allocate_at(at, size);
   }
   if (node == nullptr) node = place(lock, heap, wanted, alignment, thread);
   if (node == nullptr) {

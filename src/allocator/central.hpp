@@ -49,7 +49,7 @@ struct FrontConfig {
   std::size_t cache_bytes = 0;               // A thread keeps at least this much,
   std::size_t cache_fraction = 0;            // or the device's active bytes divided by this, if that is more.
   std::size_t refill_bytes = 8 * core::KiB;  // Small blocks fetched at a time, at least 1 and at most 64.
-  std::size_t idle_objects = 8192;           // Objects kept over places without a block (Metal).
+  std::size_t idle_objects = 32768;          // Objects kept over places without a block (Metal).
   std::size_t range_factor = 4;              // Reserved addresses per heap, in multiples of the device's memory.
 };
 
@@ -88,6 +88,7 @@ struct Published {
 
 inline constexpr std::uint8_t kPoison = 0xDE;  // memory.hpp promises it.
 
+inline constexpr std::uint64_t kObjectSlack = 16;  // A block may be larger by 1/16 to use an object that is there.
 inline constexpr std::uint64_t kSharedObjectBytes = 256;  // Up to here blocks have no object of their own.
 
 inline std::uint64_t address_of(const core::Block* block) { return block->address.load(std::memory_order_relaxed); }
@@ -141,6 +142,12 @@ class Central {
   void drain(const Lock& lock);
   // The usable bytes of a free block's memory, whatever was shown as its capacity.
   std::uint64_t full_capacity(const core::Block* block) const;
+  // Counts late double frees and puts their bytes back into the figures. Any thread.
+  void note_late(const core::LateFrees& late) {
+    if (late.count == 0) return;
+    published_.late_double_frees.fetch_add(static_cast<std::uint64_t>(late.count), std::memory_order_relaxed);
+    figures_.add_shared(late.bytes, late.count);
+  }
   bool has_returned() const { return inbox_.load(std::memory_order_relaxed) != nullptr; }
 
   // Makes a live block of the heap a host buffer with the same content. False when the device cannot; nothing changed.
@@ -195,7 +202,6 @@ class Central {
   DeviceWork& work() { return work_; }
   void reset_peak_reserved(const Lock&);
   std::uint64_t view_bytes() const { return view_bytes_.load(std::memory_order_relaxed); }
-  std::atomic<std::uint64_t>& late_double_frees() { return published_.late_double_frees; }
   void set_poison(bool on) { poison_.store(on, std::memory_order_relaxed); }
   std::vector<std::string> check_invariants(const Lock&) const;
   // To hold and let go around fork().

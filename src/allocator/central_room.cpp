@@ -137,9 +137,9 @@ bool Central::drain_inboxes(const Lock& lock, const void* thread, bool others) {
       busy = record->state->freeing.load(std::memory_order_acquire);
     }
     Chain freed;
-    std::uint64_t late = 0;
+    core::LateFrees late;
     cache->complete(claimed, busy, freed, late);
-    published_.late_double_frees.fetch_add(late, std::memory_order_relaxed);
+    note_late(late);
     found = found || freed.head != nullptr;
     give_chain(lock, freed);
   }
@@ -159,9 +159,9 @@ void Central::flush_all_caches(const Lock& lock) {
   Chain kept;
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     cache->flush(kept);
-    std::uint64_t late = 0;
+    core::LateFrees late;
     cache->complete(cache->take_inbox(), nullptr, kept, late);
-    published_.late_double_frees.fetch_add(late, std::memory_order_relaxed);
+    note_late(late);
   }
   give_chain(lock, kept);
   drain(lock);

@@ -176,7 +176,9 @@ void DeviceAllocator::free_foreign(Buffer buffer, ThreadCache* owner) {
   // Once claimed, the block may be somebody else's at any time.
   const std::uint64_t capacity = block->capacity;
   poison(block);
-  if (core::claim(block, owner, buffer.serial()) == core::Claim::double_free) throw_misuse(buffer, "free");
+  const core::Claim result = core::claim(block, owner, buffer.serial());
+  if (result == core::Claim::double_free) throw_misuse(buffer, "free");
+  if (result == core::Claim::over_stale) central_.note_late({1, static_cast<std::int64_t>(capacity)});
   after_free(account_free(capacity));
 }
 

@@ -70,9 +70,9 @@ void DeviceAllocator::keep(ThreadCache& cache, Block* block, Chain& spill) {
 
 void DeviceAllocator::drain_own_inbox(ThreadCache& cache) {
   Chain freed, spill;
-  std::uint64_t late = 0;
+  core::LateFrees late;
   cache.complete(cache.take_inbox(), nullptr, freed, late);
-  if (late != 0) central_.late_double_frees().fetch_add(late, std::memory_order_relaxed);
+  central_.note_late(late);
   for (Block* block = freed.head; block != nullptr;) {
     Block* const following = block->next;
     if ((block->flags & core::kBlockHost) != 0 || central_.uses().contains(block)) {

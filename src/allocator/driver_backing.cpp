@@ -68,9 +68,8 @@ Ticket DeviceWork::mark() {
     points_.push_back(point);
   } catch (const std::exception&) {
     for (const Event event : point.events) driver_.release(event);
-    // Without memory for a ticket the host waits here. When even that fails, nothing more can be known.
-    wait_for_all();
-    return Ticket::none;
+    if (wait_for_all()) return Ticket::none;
+    return static_cast<Ticket>(eventless_ = ++last_);
   }
   ++last_;
   return current_ = static_cast<Ticket>(point.ticket);
@@ -100,21 +99,18 @@ bool DeviceWork::passed(Ticket ticket) {
   return passed_ >= wanted;
 }
 
-void DeviceWork::wait(Ticket ticket) {
+bool DeviceWork::wait(Ticket ticket) {
   const auto wanted = static_cast<std::uint64_t>(ticket);
-  if (passed(ticket)) return;
+  if (passed(ticket)) return true;
   ++host_waits_;
-  bool done = true;
+  bool done = eventless_ <= passed_ || eventless_ > wanted;
   for (const Point& point : points_) {
     if (point.ticket > wanted) break;
     done = done && point.complete;
     for (const Event event : point.events) done = driver_.synchronize(event) == Status::ok && done;
   }
-  if (done) {
-    settle(wanted);
-  } else {
-    wait_for_all();
-  }
+  if (done) settle(wanted);
+  return done || wait_for_all();
 }
 
 bool DeviceWork::wait_for_all() {

@@ -30,7 +30,8 @@ class DeviceWork {
   void new_frees() { current_ = core::Ticket::none; }
   core::Ticket mark();
   bool passed(core::Ticket ticket);
-  void wait(core::Ticket ticket);
+  // False when the driver failed, or a capture forbids it.
+  bool wait(core::Ticket ticket);
   // Work submitted to `later` from now on comes after what was submitted to `earlier`.
   bool order(void* earlier, void* later);
   // The host waits for everything. False when the driver failed.
@@ -62,9 +63,10 @@ class DeviceWork {
 
   drivers::Driver& driver_;
   const StreamTable& streams_;
-  std::deque<Point> points_;  // Not yet known to have passed, oldest first.
-  std::uint64_t last_ = 0;    // Tickets given out.
-  std::uint64_t passed_ = 0;  // Tickets up to here have passed.
+  std::deque<Point> points_;     // Not yet known to have passed, oldest first.
+  std::uint64_t last_ = 0;       // Tickets given out.
+  std::uint64_t passed_ = 0;     // Tickets up to here have passed.
+  std::uint64_t eventless_ = 0;  // The last ticket without events, for lack of host memory: only wait_for_all() helps.
   core::Ticket current_ = core::Ticket::none;
   std::uint64_t host_waits_ = 0;
   std::map<drivers::Address, std::size_t> still_mapped_;  // The driver refused to unmap these,
@@ -95,7 +97,7 @@ class DriverBacking final : public core::Backing {
   void unmap(core::Cell at, std::uint32_t cells) override;
   core::Ticket mark() override { return work_.mark(); }
   bool passed(core::Ticket ticket) override { return work_.passed(ticket); }
-  void wait(core::Ticket ticket) override { work_.wait(ticket); }
+  bool wait(core::Ticket ticket) override { return work_.wait(ticket); }
   bool acquire_from(core::Backing& from) override;
   bool replace(core::Cell at, std::uint32_t cells, const core::Part* parts, std::size_t count) override;
 

@@ -34,8 +34,8 @@ class Backing {
   // runs.
   virtual Ticket mark() = 0;
   virtual bool passed(Ticket ticket) = 0;
-  // The host waits until it has passed.
-  virtual void wait(Ticket ticket) = 0;
+  // The host waits until it has passed. False when the device cannot be waited for now (a failure, a graph capture).
+  virtual bool wait(Ticket ticket) = 0;
 
   // Memory that `from`'s stream freed is about to be used by this backing's stream: order the two without a host wait.
   virtual bool acquire_from(Backing& from) = 0;

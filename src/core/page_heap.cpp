@@ -198,6 +198,9 @@ void PageHeap::for_each_piece(const std::function<void(Piece piece, bool live)>&
   for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
     if (pieces[i].heap == this) visit(pieces[i].id, pieces[i].live != 0);
   }
+  for (const StaleAddress& stale : impl_->group.stale) {
+    if (stale.leaving != Piece::none && stale.node->heap == this) visit(stale.leaving, false);
+  }
 }
 
 }  // namespace cistern::core

@@ -137,7 +137,7 @@ class PageHeap {
   void pin(HeapNode* node);
   // Unmaps stale addresses whose work is done.
   void collect();
-  // Visits the pieces shown in this heap, and whether a live node touches each.
+  // Visits the pieces shown in this heap, those that are about to leave included, and whether a live node touches each.
   void for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const;
 
  private:

@@ -113,8 +113,9 @@ bool PageHeap::Impl::create_piece(std::uint32_t cells, std::uint32_t at, Span ke
          release_one(group.held_cells() - group.releasing_cells + cells - allowed, keep, false)) {
   }
   while (group.held_cells() + cells > limit) {
-    if (group.releasing_cells > 0) {
+    if (const std::uint64_t leaving = group.releasing_cells; leaving > 0) {
       group.collect(true);
+      if (group.releasing_cells == leaving) break;  // The device cannot be waited for now.
     } else if (!release_one(group.held_cells() + cells - limit, keep, true)) {
       break;
     }

@@ -109,8 +109,7 @@ void HeapGroup::Impl::collect(bool may_wait) {
     const StaleAddress entry = stale[done];
     PageHeap::Impl& heap = *entry.node->heap->impl_;
     if (entry.ticket != Ticket::none && !heap.backing.passed(entry.ticket)) {
-      if (!may_wait) break;
-      heap.backing.wait(entry.ticket);
+      if (!may_wait || !heap.backing.wait(entry.ticket)) break;
       ++counts.waits;
     }
     const PageHeap::Impl::Span span = heap.cells_of(entry.node->offset, entry.node->size);

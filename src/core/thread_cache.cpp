@@ -79,7 +79,7 @@ void ThreadCache::forget() {
   total_ = account.bytes.load(std::memory_order_relaxed);
 }
 
-void ThreadCache::complete(Block* block, const Block* busy, Chain& freed, std::uint64_t& late) {
+void ThreadCache::complete(Block* block, const Block* busy, Chain& freed, LateFrees& late) {
   while (block != nullptr) {
     Block* const following = block->remote_next;
     std::uint32_t claimed = block->remote.load(std::memory_order_acquire);
@@ -88,7 +88,7 @@ void ThreadCache::complete(Block* block, const Block* busy, Chain& freed, std::u
       if (claimed != static_cast<std::uint32_t>(serial)) {
         // The allocation that was claimed is gone: its owner freed it at the same instant.
         if (!block->remote.compare_exchange_weak(claimed, 0, std::memory_order_acq_rel)) continue;
-        ++late;
+        late.add(block);
         break;
       }
       ThreadCache* owner = of(block->owner.load(std::memory_order_relaxed));
@@ -130,7 +130,8 @@ Claim claim(Block* block, ThreadCache* owner, std::uint64_t serial) {
   } while (!block->remote.compare_exchange_weak(before, mark, std::memory_order_acq_rel, std::memory_order_relaxed));
   block->owner.fetch_or(kAttention, std::memory_order_acq_rel);
   // With an older claim on it, one that lost a race, the block is linked already.
-  if (before == 0) owner->push_inbox(block);
+  if (before != 0) return Claim::over_stale;
+  owner->push_inbox(block);
   return Claim::done;
 }
 

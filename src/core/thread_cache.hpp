@@ -49,6 +49,18 @@ struct Chain {
   }
 };
 
+// Claims that lost against the owner's own free at the same instant: double frees that no exception told. Both took the
+// bytes out of the figures.
+struct LateFrees {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+
+  void add(const Block* block) {
+    ++count;
+    bytes += static_cast<std::int64_t>(block->capacity);
+  }
+};
+
 class alignas(4096) ThreadCache {
  public:
   static constexpr std::size_t kSmallBins = SizeClasses::kMaxClasses;
@@ -124,9 +136,9 @@ class alignas(4096) ThreadCache {
   bool inbox_empty() const { return inbox.load(std::memory_order_relaxed) == nullptr; }
   // Takes everything out of the inbox; null when it is empty. The result is for complete().
   Block* take_inbox() { return inbox.exchange(nullptr, std::memory_order_acquire); }
-  // Completes the frees, except that of `busy`, which returns to the inbox. `late` counts claims that turned out to be
-  // double frees. pre: the caller is the cache's thread, or may empty the inbox by the rule above.
-  void complete(Block* claimed, const Block* busy, Chain& freed, std::uint64_t& late);
+  // Completes the frees, except that of `busy`, which returns to the inbox. `late` gets the claims that turned out to
+  // be double frees. pre: the caller is the cache's thread, or may empty the inbox by the rule above.
+  void complete(Block* claimed, const Block* busy, Chain& freed, LateFrees& late);
 
   bool check_invariants() const;
 
@@ -167,6 +179,7 @@ inline std::uintptr_t central_owner_value() { return central_owner.owner_of_bin(
 
 enum class Claim : std::uint8_t {
   done,         // The free is done for the caller; the owner will find the block in its inbox.
+  over_stale,   // The same; it took the place of a claim that lost a race and that nobody else will count.
   double_free,  // Another thread has freed this allocation.
 };
 

@@ -347,10 +347,6 @@ TEST_F(MetalAllocator, CachedMemoryDoesNotTakeTheWiredBudgetFromLiveMemory) {
   EXPECT_GE(control().resident_bytes(), 60_MiB);
   allocator().free(old);
   const Buffer fresh = malloc(64_MiB, 1);
-  if (getenv("SHOW")) {
-    printf("wired %zu waiting %zu reserved %zu handles %llu\n", figures().wired, figures().waiting,
-           allocator().stats().reserved, (unsigned long long)allocator().stats().handles);
-  }
   allocator().before_submit();
   EXPECT_EQ(figures().wired, 64_MiB);
   EXPECT_EQ(control().resident_bytes(), 64_MiB);

@@ -26,6 +26,7 @@ struct FakeDevice {
   std::uint64_t calls = 0;
   std::uint64_t fail_at = 0;  // Number of the call that fails; 0: none.
   std::uint64_t waits = 0;
+  bool wait_fails = false;  // The host cannot wait: a failure, a graph capture.
 
   bool fails() { return ++calls == fail_at; }
   std::uint64_t cells() const {
@@ -72,9 +73,11 @@ class FakeBacking : public Backing {
     return Ticket{device_.tickets.size()};
   }
   bool passed(Ticket ticket) override { return device_.tickets.at(raw_ticket(ticket)) <= device_.now; }
-  void wait(Ticket ticket) override {
+  bool wait(Ticket ticket) override {
+    if (device_.wait_fails) return false;
     ++device_.waits;
     device_.now = std::max(device_.now, device_.tickets.at(raw_ticket(ticket)));
+    return true;
   }
   bool acquire_from(Backing&) override { return !device_.fails(); }
   bool replace(Cell at, std::uint32_t cells, const Part* parts, std::size_t count) override {

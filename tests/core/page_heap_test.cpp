@@ -216,6 +216,24 @@ TEST(PageHeap, TrimUnderRunningWorkWaitsOrLeavesLater) {
   EXPECT_GT(f.device.waits, 0U);
 }
 
+TEST(PageHeap, NothingIsUnmappedWhenTheHostCannotWait) {
+  Fixture f(Fixture::limited(64 * MiB));
+  f.device.lag = 50;
+  f.device.wait_fails = true;
+  f.heaps[0]->free(f.heaps[0]->allocate(48 * MiB, 512));
+  const std::uint64_t held = f.group.reserved();
+  f.group.trim(0, true);
+  EXPECT_EQ(f.group.reserved(), held);
+  EXPECT_TRUE(f.backings[0]->shows(0));
+  EXPECT_EQ(f.heaps[0]->allocate(64 * MiB, 512), nullptr);
+  EXPECT_TRUE(f.backings[0]->shows(0));
+  EXPECT_EQ(broken(f.group), "");
+  f.device.now += 1000;
+  f.device.wait_fails = false;
+  f.group.trim(0, true);
+  EXPECT_EQ(f.group.reserved(), 0U);
+}
+
 TEST(HeapGroup, HeapsLendEachOtherPieces) {
   Fixture f(Fixture::defaults(), 2);
   f.heaps[0]->free(f.heaps[0]->allocate(256 * MiB, 512));

@@ -124,10 +124,10 @@ TEST_F(ThreadCacheTest, AClaimedBlockIsFoundInTheInboxOnce) {
   EXPECT_EQ(claim(block, &cache_, 5), Claim::double_free);
   EXPECT_NE(block->owner & kAttention, 0U);
   Chain freed;
-  std::uint64_t late = 0;
+  LateFrees late;
   cache_.complete(cache_.take_inbox(), nullptr, freed, late);
   EXPECT_EQ(length(freed), 1U);
-  EXPECT_EQ(late, 0U);
+  EXPECT_EQ(late.count, 0);
   EXPECT_EQ(block->serial, 6U);
   EXPECT_EQ(block->remote, 0U);
 }
@@ -139,16 +139,16 @@ TEST_F(ThreadCacheTest, ALostClaimIsCountedAndALaterOneWins) {
   claim(block, &cache_, 5);
   block->serial = 7;  // The owner freed it at the same instant, and handed it out again.
   Chain freed;
-  std::uint64_t late = 0;
+  LateFrees late;
   cache_.complete(cache_.take_inbox(), nullptr, freed, late);
   EXPECT_EQ(freed.head, nullptr);
-  EXPECT_EQ(late, 1U);
+  EXPECT_EQ(late.count, 1);
   claim(block, &cache_, 7);
   block->serial = 9;
-  EXPECT_EQ(claim(block, &cache_, 9), Claim::done);  // Over the claim that lost, without a second link.
+  EXPECT_EQ(claim(block, &cache_, 9), Claim::over_stale);  // Without a second link.
   cache_.complete(cache_.take_inbox(), nullptr, freed, late);
   EXPECT_EQ(length(freed), 1U);
-  EXPECT_EQ(late, 1U);
+  EXPECT_EQ(late.count, 1);
   EXPECT_TRUE(cache_.inbox_empty());
 }
 
@@ -158,7 +158,7 @@ TEST_F(ThreadCacheTest, ABlockInUseStaysInTheInbox) {
   block->serial = 5;
   claim(block, &cache_, 5);
   Chain freed;
-  std::uint64_t late = 0;
+  LateFrees late;
   cache_.complete(cache_.take_inbox(), block, freed, late);
   EXPECT_EQ(freed.head, nullptr);
   EXPECT_FALSE(cache_.inbox_empty());
@@ -173,9 +173,9 @@ TEST_F(ThreadCacheTest, AValidClaimFollowsTheBlockToItsOwner) {
   claim(block, &cache_, 5);
   block->serial = 7;
   block->owner = other.owner_of_bin(0);  // Moved on while an old claim kept it linked here.
-  EXPECT_EQ(claim(block, &other, 7), Claim::done);
+  EXPECT_EQ(claim(block, &other, 7), Claim::over_stale);
   Chain freed;
-  std::uint64_t late = 0;
+  LateFrees late;
   cache_.complete(cache_.take_inbox(), nullptr, freed, late);
   EXPECT_EQ(freed.head, nullptr);
   other.complete(other.take_inbox(), nullptr, freed, late);
@@ -200,7 +200,7 @@ TEST_F(ThreadCacheTest, OfManyThreadsOneWinsEachBlock) {
   EXPECT_EQ(won, kBlocks);
   EXPECT_EQ(lost, 3 * kBlocks);
   Chain freed;
-  std::uint64_t late = 0;
+  LateFrees late;
   cache_.complete(cache_.take_inbox(), nullptr, freed, late);
   EXPECT_EQ(length(freed), kBlocks);
 }
