@@ -15,6 +15,9 @@ struct ForeignAllocator {
   void (*free)(void*);
 };
 
+// jemalloc needs more static thread storage than the loader keeps for libraries that are loaded late. The loader can
+// only be told when a program starts: starts this one anew, once. Does nothing where that is not known how to do.
+void restart_with_room_for_libraries();
 // The C library first, then those that are installed.
 const std::vector<ForeignAllocator>& foreign_allocators();
 

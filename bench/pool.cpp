@@ -111,7 +111,7 @@ void add_pool(Suite& suite) {
                  ArenaOptions options;
                  options.background = false;
                  PlannedArena arena(Device::cpu(), options);
-                 tokens<TypedBuffer>(
+                 tokens<PlannedBuffer>(
                      state, keep,
                      [&](const Request& r) {
                        return arena.alloc(r.byte_len, DType::f32, {r.rows, r.columns});

@@ -12,3 +12,12 @@ if(cistern_bench_sources AND TARGET cistern_trace)
   target_link_libraries(cistern_bench PUBLIC cistern_trace cistern benchmark::benchmark
                         PRIVATE fmt::fmt nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})
 endif()
+
+# bench/gpu/*.cpp: the program of scripts/gpu_round.sh. It opens the vendor's driver when it runs.
+if(TARGET cistern_trace)
+  file(GLOB cistern_gpu_round_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/gpu/*.cpp)
+  add_executable(cistern_gpu_round ${cistern_gpu_round_sources})
+  cistern_configure_internal(cistern_gpu_round)
+  target_include_directories(cistern_gpu_round PRIVATE ${PROJECT_SOURCE_DIR}/bench/gpu)
+  target_link_libraries(cistern_gpu_round PRIVATE cistern_trace cistern ${CMAKE_DL_LIBS})
+endif()

@@ -4,6 +4,7 @@ option(CISTERN_TOOLS "Build the command line (CLI11, fmt, nlohmann_json, zlib)" 
 option(CISTERN_TESTS "Build the tests (GoogleTest)" ${PROJECT_IS_TOP_LEVEL})
 option(CISTERN_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(CISTERN_INSTALL "Make the install rules" ${PROJECT_IS_TOP_LEVEL})
+option(CISTERN_TORCH "Build the adapter for PyTorch and CuPy, libcistern_torch (Linux)" ${PROJECT_IS_TOP_LEVEL})
 option(CISTERN_WERROR "Treat warnings as errors" OFF)
 set(CISTERN_SANITIZE "" CACHE STRING "Value of -fsanitize= for everything, for example address,undefined or thread")
 

@@ -37,6 +37,11 @@ endfunction()
 file(GLOB standins LIST_DIRECTORIES true CONFIGURE_DEPENDS ${cistern_tests_dir}/standin/*)
 set(cistern_standins)
 foreach(folder IN LISTS standins)
+  # The CUDA stand-in shows one memory at many addresses by memfd_create(), which Linux alone has; CUDA's tests are skipped
+  # without it.
+  if(folder MATCHES "/cuda$" AND NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    continue()
+  endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   if(IS_DIRECTORY ${folder} AND sources)
@@ -88,6 +93,16 @@ foreach(folder IN LISTS folders)
   if(cistern_standins)
     add_dependencies(${target} ${cistern_standins})
   endif()
+  if(name STREQUAL "adapters")
+    if(TARGET cistern_torch)
+      target_compile_definitions(${target} PRIVATE CISTERN_TORCH_LIBRARY="$<TARGET_FILE:cistern_torch>")
+      add_dependencies(${target} cistern_torch)
+    else()
+      get_target_property(sources ${target} SOURCES)
+      list(FILTER sources EXCLUDE REGEX "torch_")
+      set_target_properties(${target} PROPERTIES SOURCES "${sources}")
+    endif()
+  endif()
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   gtest_discover_tests(${target} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${name} TIMEOUT 900)
@@ -103,6 +118,13 @@ foreach(source IN LISTS program_sources)
   add_test(NAME program.${stem} COMMAND cistern_program_${stem})
   set_tests_properties(program.${stem} PROPERTIES LABELS programs TIMEOUT 300)
 endforeach()
+
+# The Python package, by ctypes alone.
+if(Python3_FOUND AND TARGET cistern_torch AND TARGET cistern_standin_cuda)
+  add_test(NAME python.adapter COMMAND ${Python3_EXECUTABLE} ${cistern_tests_dir}/python/adapter_test.py
+           $<TARGET_FILE:cistern_torch> $<TARGET_FILE:cistern_standin_cuda>)
+  set_tests_properties(python.adapter PROPERTIES LABELS python TIMEOUT 120)
+endif()
 
 # Checks of the tree itself.
 if(Python3_FOUND)

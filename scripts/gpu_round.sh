@@ -1,56 +1,83 @@
 #!/usr/bin/env bash
-# One round on a computer with an NVIDIA GPU, which needs the vendor's driver and nothing to compile with.
-#   scripts/gpu_round.sh build        on the building machine: programs with the C++ runtime linked in, into .gpu/
-#   scripts/gpu_round.sh run [OUT]    on the GPU's machine, in the same tree: conformance, capture and thread tests, replays
-#                                     with bytes checked, memcheck where compute-sanitizer is found. Logs go to OUT.
+# One round on a computer with an NVIDIA GPU, which needs the vendor's driver and nothing to compile with; PyTorch is
+# measured beside Cistern where it is installed.
+#   scripts/gpu_round.sh build [DIR]        on the building machine: programs with the C++ runtime linked in, into DIR
+#   scripts/gpu_round.sh run [DIR [OUT]]    on the GPU's machine, in the same tree: conformance, misuse, captures, replays
+#                                           with kernels, benchmarks, memcheck. Prints one table; figures and logs in OUT.
+# DIR is .gpu, OUT is DIR/out. CISTERN_ROUND names the steps to run; all but `programs` (PyTorch programs on Cistern, some
+# minutes) when it is empty.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
+dir=${2:-.gpu}
 
 build() {
-  cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DCISTERN_EXAMPLES=OFF \
-    "-DCISTERN_TEST_FOLDERS=conformance;drivers" -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" \
+  cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DCISTERN_EXAMPLES=OFF -DCISTERN_BENCH=ON \
+    "-DCISTERN_TEST_FOLDERS=conformance;drivers;allocator" -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" \
     "-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc" &&
-    cmake --build build/gpu --target cistern_cli cistern_tests_conformance cistern_tests_drivers || return 1
-  mkdir -p .gpu/lib
-  cp build/gpu/bin/cistern build/gpu/tests/cistern_tests_conformance build/gpu/tests/cistern_tests_drivers .gpu/
+    cmake --build build/gpu -j "${JOBS:-$(nproc)}" --target cistern_cli cistern_gpu_round cistern_tests_conformance \
+      cistern_tests_drivers cistern_tests_allocator cistern_torch || return 1
+  mkdir -p "$dir/lib"
+  cp build/gpu/bin/cistern build/gpu/cistern_gpu_round build/gpu/tests/cistern_tests_{conformance,drivers,allocator} "$dir/"
+  cp build/gpu/torch/libcistern_torch.so "$dir/"
+  cp bench/gpu/torch/torch_events.cpp bench/gpu/torch/torch_round.py scripts/gpu_table.py scripts/gpu_round.sh "$dir/"
   # Libraries that a bare machine may lack.
-  for program in .gpu/cistern .gpu/cistern_tests_conformance; do
-    ldd "$program" | awk '/libfmt|libz\.|libbenchmark/ {print $3}' | xargs -r cp -Lt .gpu/lib
+  for program in "$dir/cistern" "$dir/cistern_tests_conformance" "$dir/cistern_gpu_round"; do
+    ldd "$program" | awk '/libfmt|libz\.|libbenchmark/ {print $3}' | xargs -r cp -Lt "$dir/lib"
   done
-  strip .gpu/cistern .gpu/cistern_tests_* .gpu/lib/*
+  strip "$dir/cistern" "$dir/cistern_gpu_round" "$dir"/cistern_tests_* "$dir"/lib/*
 }
 
-step() {  # step NAME COMMAND...: output to a file, the last lines shown.
-  local name=$1 status
-  shift
-  "$@" > "$out/$name.log" 2>&1
+step() {  # step NAME SECONDS COMMAND...: output to files; one line here, and the end of the output where it failed.
+  local name=$1 seconds=$2 status start=$SECONDS
+  shift 2
+  case " ${CISTERN_ROUND:-$name} " in *" $name "*) ;; *) return ;; esac
+  timeout "$seconds" "$@" > "$out/$name.json" 2> "$out/$name.log"
   status=$?
-  printf '\n== %s (exit %d)\n' "$name" "$status"
-  grep -vE '^\[( RUN|      OK|----)' "$out/$name.log" | tail -n "${lines:-12}"
-  if [ "$status" -ne 0 ]; then failed=$((failed + 1)); fi
+  printf '%-14s exit %d, %d s\n' "$name" "$status" $((SECONDS - start))
+  printf '{"part": "step", "case": "%s", "figure": "exit", "value": %d}\n' "$name" "$status" >> "$out/steps.json"
+  if [ "$status" -ne 0 ]; then
+    failed=$((failed + 1))
+    grep -hvE '^\[( RUN|      OK|----)|^\{' "$out/$name.json" "$out/$name.log" | tail -n 25
+  fi
 }
 
 run() {
-  out=${1:-.gpu/out}
+  out=${1:-$dir/out}
   failed=0
   mkdir -p "$out"
-  export CISTERN_CUDA_LIBRARY=libcuda.so.1 LD_LIBRARY_PATH=$PWD/.gpu/lib:${LD_LIBRARY_PATH:-}
-  local filter='*cuda*:CudaCapture.*:CudaThreads.*'
-  step info .gpu/cistern info
-  step conformance timeout 150 .gpu/cistern_tests_conformance "--gtest_filter=$filter"
-  step drivers timeout 120 .gpu/cistern_tests_drivers "--gtest_filter=$filter"
-  lines=40 step replay timeout 150 .gpu/cistern replay --device cuda --repeat 10 data/traces/*.csv.gz
-  lines=40 step replay-limit timeout 100 .gpu/cistern replay --device cuda --repeat 2 --memory-limit 1.05x data/traces/*.csv.gz
-  step replay-json timeout 150 .gpu/cistern replay --device cuda --repeat 10 --json data/traces/*.csv.gz
+  rm -f "$out"/*.json
+  export CISTERN_CUDA_LIBRARY=libcuda.so.1 LD_LIBRARY_PATH=$PWD/$dir/lib:${LD_LIBRARY_PATH:-}
+  local filter='*cuda*:CudaCapture.*:CudaThreads.*' traces=(data/traces/*.csv.gz)
+  step info 60 "$dir/cistern" info
+  step conformance 150 "$dir/cistern_tests_conformance" "--gtest_filter=$filter"
+  step drivers 120 "$dir/cistern_tests_drivers" "--gtest_filter=$filter"
+  step misuse 120 "$dir/cistern_tests_allocator" '--gtest_filter=CudaMisuse.*'
+  step pairs 60 "$dir/cistern_gpu_round" pairs
+  step events 100 "$dir/cistern_gpu_round" events -- "${traces[@]}"
+  step torch 150 python3 "$dir/torch_round.py" "${traces[@]}"
+  step behind 200 "$dir/cistern_gpu_round" behind -- "${traces[@]}"
+  step verify 150 "$dir/cistern_gpu_round" verify -- "${traces[@]}"
+  step replay_check 120 "$dir/cistern" replay --device cuda --repeat 2 --check "${traces[@]}"
+  step fill 100 "$dir/cistern_gpu_round" fill
+  step hand_over 100 "$dir/cistern_gpu_round" hand_over
+  step checks 150 env PYTHONPATH=python CISTERN_TORCH_LIBRARY="$PWD/$dir/libcistern_torch.so" python3 bench/torch/checks.py
+  case " ${CISTERN_ROUND:-} " in
+    *" programs "*)  # Minutes: only when it is asked for.
+      step programs 560 env PYTHONPATH=python CISTERN_TORCH_LIBRARY="$PWD/$dir/libcistern_torch.so" \
+        python3 bench/torch/compare.py --rounds 2
+      ;;
+  esac
   if command -v compute-sanitizer > /dev/null; then
-    step memcheck timeout 150 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 1 .gpu/cistern_tests_conformance --gtest_filter='*cuda*'
+    step memcheck 200 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 1 \
+      "$dir/cistern_tests_conformance" '--gtest_filter=*cuda*'
   fi
+  python3 "$dir/gpu_table.py" "$out"/*.json --native data/traces/native.json
   printf '\n%d steps failed\n' "$failed"
   [ "$failed" -eq 0 ]
 }
 
 case ${1:-} in
   build) build ;;
-  run) run "${2:-}" ;;
-  *) sed -n '2,5s/^# \{0,1\}//p' "$0" && exit 2 ;;
+  run) run "${3:-}" ;;
+  *) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac

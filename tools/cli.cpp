@@ -6,6 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "cistern/error.hpp"
 #include "cistern/trace.hpp"
@@ -14,9 +17,14 @@
 namespace cistern::tools {
 namespace {
 
-void complain(std::string_view text) { fmt::print(stderr, "cistern: {}\n", report::clean_utf8(text)); }
+void complain(std::string_view text) { fmt::print(stderr, "cistern: {}\n", report::clean_utf8(without_name(text))); }
 
 }  // namespace
+
+std::string_view without_name(std::string_view text) {
+  constexpr std::string_view name = "cistern: ";
+  return text.starts_with(name) ? text.substr(name.size()) : text;
+}
 
 int run(int argc, const char* const* argv) {
   CLI::App app{"Cistern: the memory layer for tensor programs", "cistern"};
@@ -38,7 +46,12 @@ int run(int argc, const char* const* argv) {
     return status;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version.
-    app.exit(error);
+    const std::vector<std::string> rest = app.remaining();
+    if (app.get_subcommands().empty() && !rest.empty()) {
+      complain(fmt::format("\"{}\" is not a subcommand; expected replay, plan, bench, convert or info", rest.front()));
+    } else {
+      app.exit(error);
+    }
     return kBadInput;
   } catch (const UsageError& error) {
     complain(error.what());

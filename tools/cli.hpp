@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace CLI {
 class App;
@@ -24,6 +25,9 @@ class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// A message of the library without the name in front, which the program puts there itself.
+std::string_view without_name(std::string_view text);
 
 // Each adds its subcommand; the subcommand's callback stores the exit status in `status`.
 void add_replay(CLI::App& app, int& status);

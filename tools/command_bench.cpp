@@ -3,12 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "cistern/device.hpp"
 #include "cli.hpp"
 
 #ifdef CISTERN_HAS_BENCHMARKS
+#include "foreign.hpp"
 #include "suite.hpp"
 #endif
 
@@ -38,12 +40,15 @@ int run_suite(const Arguments& arguments) {
   if (parse_device(arguments.device).type != DeviceType::cpu) {
     throw UsageError(fmt::format("--device: the suite does not measure \"{}\"; expected cpu", arguments.device));
   }
+  // A NaN passes the check of the range.
+  if (std::isnan(arguments.min_seconds)) throw UsageError("--min-time: expected a number of seconds, found nan");
   bench::Options options;
   options.names = arguments.names;
   options.traces = arguments.traces;
   options.repetitions = arguments.repetitions;
   options.min_seconds = arguments.min_seconds;
   options.json = arguments.json;
+  bench::restart_with_room_for_libraries();
   const bench::Suite suite = bench::make_suite(options);
   const std::vector<std::string> groups = groups_of(suite);
   for (const std::string& name : arguments.names) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,8 @@
 #include "cistern/allocator.hpp"
 #include "cistern/memory.hpp"
 #include "cli.hpp"
+#include "drivers/cuda/cuda_driver.hpp"
+#include "drivers/metal/metal_driver.hpp"
 #include "report/text.hpp"
 #include "terminal.hpp"
 
@@ -63,15 +66,20 @@ struct DeviceInfo {
   Stats stats;
 };
 
-// The model device is one, however many may be made.
-std::vector<DeviceInfo> devices() {
+// The model device is one, however many may be made. `unusable` gets the words about devices that are there, but cannot
+// be used as the environment asks.
+std::vector<DeviceInfo> devices(std::vector<std::string>& unusable) {
   std::vector<DeviceInfo> out;
   for (const DeviceType type : {DeviceType::cpu, DeviceType::cuda, DeviceType::metal, DeviceType::model}) {
     for (std::int32_t i = 0; i < kMaxDevices; ++i) {
       const Device device{type, i};
       if (!is_available(device) || (type == DeviceType::model && i > 0)) break;
-      const auto& allocator = allocation::device_allocator(device);
-      out.push_back({device, allocator.driver().capabilities(), stats(device)});
+      try {
+        const auto& allocator = allocation::device_allocator(device);
+        out.push_back({device, allocator.driver().capabilities(), stats(device)});
+      } catch (const std::exception& error) {
+        unusable.emplace_back(report::clean_utf8(without_name(error.what())));
+      }
     }
   }
   return out;
@@ -106,8 +114,54 @@ ordered_json device_json(const DeviceInfo& info) {
   return out;
 }
 
+// What CUDA devices can do besides.
+void add_cuda(const std::vector<DeviceInfo>& list, ordered_json& devices_json) {
+  const auto all = drivers::list_cuda_devices();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i].device.type != DeviceType::cuda) continue;
+    const auto index = static_cast<std::size_t>(list[i].device.index);
+    if (index >= all.size()) continue;
+    const drivers::CudaDeviceInfo& c = all[index];
+    devices_json[i]["cuda"] = {{"compute", fmt::format("{}.{}", c.compute_major, c.compute_minor)},
+                               {"virtual_memory", c.virtual_memory},
+                               {"memory_pools", c.memory_pools},
+                               {"managed", c.managed},
+                               {"concurrent_managed", c.concurrent_managed},
+                               {"exportable", c.exportable},
+                               {"rdma", c.rdma}};
+  }
+}
+
+void print_cuda() {
+  std::string why;
+  const auto all = drivers::list_cuda_devices(&why);
+  if (all.empty()) {
+    fmt::print("\n{}\n", report::clean_utf8(why));
+    return;
+  }
+  const int version = drivers::cuda_driver_version();
+  fmt::print("\nCUDA driver {}.{}\n", version / 1000, version % 1000 / 10);
+  std::vector<std::vector<std::string>> rows = {
+      {"device", "compute", "managed", "concurrent managed", "memory pools", "exportable", "RDMA"}, {}};
+  for (const drivers::CudaDeviceInfo& c : all) {
+    rows.push_back({fmt::format("cuda:{}", c.index), fmt::format("{}.{}", c.compute_major, c.compute_minor),
+                    yes(c.managed), yes(c.concurrent_managed), yes(c.memory_pools), yes(c.exportable), yes(c.rdma)});
+  }
+  fmt::print("{}", format_table(rows, 2));
+}
+
+// Why there is no Metal device, where one was to be expected.
+void print_metal() {
+  std::string why;
+#if !defined(__APPLE__)
+  if (std::getenv("CISTERN_METAL_LIBRARY") == nullptr) return;
+#endif
+  if (drivers::metal_device_count(&why) == 0) fmt::print("\n{}\n", report::clean_utf8(why));
+}
+
 int info(bool json) {
-  const std::vector<DeviceInfo> list = devices();
+  std::vector<std::string> unusable;
+  const std::vector<DeviceInfo> list = devices(unusable);
   if (json) {
     ordered_json out;
     out["version"] = CISTERN_VERSION;
@@ -115,6 +169,8 @@ int info(bool json) {
         {"compiler", compiler()}, {"kind", build_kind()}, {"platform", platform()}, {"processor", processor()}};
     out["devices"] = ordered_json::array();
     for (const DeviceInfo& device : list) out["devices"].push_back(device_json(device));
+    add_cuda(list, out["devices"]);
+    out["unusable"] = unusable;
     fmt::print("{}\n", out.dump());
     return kOk;
   }
@@ -130,6 +186,9 @@ int info(bool json) {
                     yes(c.asynchronous)});
   }
   fmt::print("{}", format_table(rows, 2));
+  if (!unusable.empty()) fmt::print("\n{}\n", fmt::join(unusable, "\n"));
+  print_cuda();
+  print_metal();
   return kOk;
 }
 

@@ -49,6 +49,12 @@ class Allocator {
 Allocator& allocator();
 Allocator& allocator(Device device);
 
+/// Host memory for copies to and from `device`: pinned, so that copies run at full speed beside other work. A buffer
+/// costs its own size in whole pages, no power of two. free() needs no wait: the buffer serves again only when all work
+/// submitted until then is done. The device's own allocator where the host reaches its memory anyway.
+/// Throws invalid_argument when the device is not available.
+Allocator& staging_allocator(Device device);
+
 /// The CPU without a cache: each buffer is one aligned allocation of the C library, and free() gives it back at once.
 Allocator& system_allocator();
 

@@ -1,4 +1,5 @@
-/* C interface to Cistern: everything that the C++ interface does, for C and for other languages. Plain C99.
+/* C interface to Cistern, for C and for other languages: buffers, streams, limits and figures, capture pools, the arena
+ * pool. The planner, the planned arena and traces have a C++ interface only. Plain C99.
  *
  * Versioning: structs that may grow carry their size; functions are never changed or removed within a major version.
  * Errors: functions return a status. On anything but CISTERN_OK nothing was changed, and cistern_last_error() has the
@@ -15,7 +16,7 @@ extern "C" {
 #endif
 
 #define CISTERN_C_VERSION_MAJOR 1
-#define CISTERN_C_VERSION_MINOR 0
+#define CISTERN_C_VERSION_MINOR 1
 
 typedef enum cistern_status {
   CISTERN_OK = 0,
@@ -92,6 +93,13 @@ cistern_status cistern_record_use(cistern_buffer buffer, const cistern_stream* s
 cistern_status cistern_make_buffer(cistern_device device, void* ptr, size_t bytes, cistern_buffer* out);
 cistern_status cistern_release(cistern_buffer view);
 
+/* Pinned host memory for copies to and from the stream's device; a buffer costs its own size. cistern_free() ends it,
+ * or the second function, in the order of `stream`; it serves again when all work submitted until then is done. */
+cistern_status cistern_staging_malloc(const cistern_stream* stream, size_t bytes, cistern_buffer* out);
+cistern_status cistern_staging_free_on(cistern_buffer buffer, const cistern_stream* stream);
+/* As cistern_record_use(), for staging memory. Since 1.1. */
+cistern_status cistern_staging_record_use(cistern_buffer buffer, const cistern_stream* stream);
+
 int cistern_buffer_live(cistern_buffer buffer);
 void* cistern_buffer_ptr(cistern_buffer buffer);
 size_t cistern_buffer_offset(cistern_buffer buffer);
@@ -99,6 +107,43 @@ size_t cistern_buffer_size(cistern_buffer buffer);
 cistern_device cistern_buffer_device(cistern_buffer buffer);
 /* Pointer for the host; may move device-only memory first. */
 cistern_status cistern_buffer_raw_ptr(cistern_buffer buffer, void** out);
+
+/* --- Capture pools: memory for graphs. Since 1.1.
+ * --------------------------------------------------------------------------------------------------------- */
+
+typedef struct cistern_capture_pool {
+  cistern_device device;
+  uint64_t id; /* 0 is no pool. */
+} cistern_capture_pool;
+
+/* Whether a stream (its native handle) takes part in the capture. Must not allocate. */
+typedef int (*cistern_capture_filter)(void* native, void* context);
+
+cistern_status cistern_make_capture_pool(cistern_device device, cistern_capture_pool* out);
+/* Before the capture begins, with no work submitted to the stream in between: its allocations come from the pool. */
+cistern_status cistern_begin_capture_pool(cistern_capture_pool pool, const cistern_stream* stream);
+cistern_status cistern_begin_capture_pool_where(cistern_capture_pool pool, cistern_capture_filter filter,
+                                                void* context);
+/* After the capture has ended, also when it failed. */
+cistern_status cistern_end_capture_pool(cistern_capture_pool pool);
+/* No graph of the pool will run again: waits for the device and gives the pool's pages back. */
+cistern_status cistern_release_capture_pool(cistern_capture_pool pool);
+cistern_status cistern_get_capture_pool_bytes(cistern_capture_pool pool, uint64_t* out);
+
+/* --- Map of the memory. Since 1.1.
+ * --------------------------------------------------------------------------------------------------------- */
+
+typedef struct cistern_memory_segment {
+  size_t struct_size; /* Of this struct, as the library knows it. */
+  uint64_t address, bytes;
+  void* stream;          /* In whose order its free memory is. */
+  uint64_t capture_pool; /* Id; 0 for ordinary memory. */
+} cistern_memory_segment;
+
+/* Called for each range of each segment, in address order; the ranges tile the segment. Must not call Cistern. */
+typedef void (*cistern_memory_visitor)(const cistern_memory_segment* segment, uint64_t address, uint64_t bytes,
+                                       int live, void* context);
+cistern_status cistern_visit_memory(cistern_device device, cistern_memory_visitor visitor, void* context);
 
 /* --- Figures and limits
  * ----------------------------------------------------------------------------------------------- */
@@ -112,15 +157,21 @@ typedef struct cistern_stats {
   uint64_t live_buffers;
   uint64_t handles, handles_created, handles_moved, handles_released, handles_split;
   uint64_t driver_calls, host_waits, late_double_frees;
+  uint64_t objects; /* Since 1.1. */
 } cistern_stats;
 
 cistern_status cistern_get_stats(cistern_device device, cistern_stats* out);
+/* The same of staging memory. */
+cistern_status cistern_get_staging_stats(cistern_device device, cistern_stats* out);
+cistern_status cistern_clear_staging_cache(cistern_device device);
 cistern_status cistern_reset_peaks(cistern_device device);
 /* `previous` may be null. */
 cistern_status cistern_set_memory_limit(cistern_device device, size_t bytes, size_t* previous);
 cistern_status cistern_set_cache_limit(cistern_device device, size_t bytes, size_t* previous);
 cistern_status cistern_set_wired_limit(cistern_device device, size_t bytes, size_t* previous);
 cistern_status cistern_clear_cache(cistern_device device);
+/* A batch of work is about to be submitted: on Metal what is to be wired is made real, once per batch. Since 1.1. */
+cistern_status cistern_before_submit(cistern_device device);
 
 typedef enum cistern_memory_option {
   CISTERN_ZERO_ON_ALLOC = 1,
@@ -161,7 +212,7 @@ typedef struct cistern_dtype {
   uint16_t lanes;
 } cistern_dtype;
 
-/* `stream` null: the device's default stream. */
+/* `stream` is one of the device; null: its default stream. */
 cistern_status cistern_pool_create(cistern_device device, const cistern_stream* stream, cistern_bucketing bucketing,
                                    cistern_pool** out);
 /* Handles stay valid. Null is allowed. */

@@ -43,6 +43,11 @@ struct Stats {
 Stats stats(Device device);
 Stats stats();
 
+/// The figures of staging_allocator(device).
+Stats staging_stats(Device device);
+/// Gives the staging memory that nobody uses back to the system.
+void clear_staging_cache(Device device);
+
 std::size_t get_active_memory();
 std::size_t get_active_memory(Device device);
 std::size_t get_peak_memory();
@@ -78,6 +83,24 @@ void clear_cache(Device device);
 /// real here, once per batch; a program that never says so has it done at every change. Nothing happens elsewhere.
 void before_submit(Device device);
 void before_submit();
+
+/// A stretch of a segment. Segments are tiled by their ranges, in address order.
+struct MemoryRange {
+  std::uintptr_t address = 0;
+  std::size_t bytes = 0;
+  bool live = false;  ///< A buffer; otherwise free, wherever it is kept.
+};
+/// A stretch of mapped device memory without a gap.
+struct MemorySegment {
+  std::uintptr_t address = 0;
+  std::size_t bytes = 0;
+  void* stream = nullptr;          ///< The stream in whose order its free memory is.
+  std::uint64_t capture_pool = 0;  ///< Id of the CapturePool that it belongs to; 0 for ordinary memory.
+  std::vector<MemoryRange> ranges;
+};
+/// What lies where in the device's memory at this moment; memory that malloc(n) makes for the host is not in it. Slow:
+/// for pictures and snapshots.
+std::vector<MemorySegment> memory_map(Device device = default_device());
 
 /// Sets a limit for a scope and puts the previous one back.
 class ScopedMemoryLimit {

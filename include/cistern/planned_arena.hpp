@@ -1,5 +1,5 @@
 // PlannedArena: memory of a loop that repeats itself. It watches a few cycles (sizes, order, lifetimes), plans them,
-// and then serves each buffer from one slab by comparing the request with the plan and adding an offset.
+// and then serves each buffer from one slab: it compares the request with the plan and returns a handle made before.
 //
 // Does: record cycles, plan them (cistern/plan.hpp), serve them at the same addresses cycle after cycle, keep several
 // shapes of cycle (prefill, decode) side by side, replan when the loop changes. Requests that the plan does not expect,
@@ -24,7 +24,7 @@
 
 #include "cistern/allocator.hpp"
 #include "cistern/buffer_pool.hpp"
-#include "cistern/typed_buffer.hpp"
+#include "cistern/planned_buffer.hpp"
 
 namespace cistern {
 
@@ -73,21 +73,11 @@ struct ArenaLife {
 
 namespace detail {
 
-// One request of a plan. What alloc() reads.
-struct ArenaStep {
-  std::size_t most = SIZE_MAX;  // Bytes that the step has room for. SIZE_MAX: no request matches.
-  std::uint32_t slack = 0;      // How much smaller a request may be.
-  // Slots, besides its own, of the buffers that lay in these bytes last, in this cycle. Most steps have none.
-  std::uint32_t earlier_count = 0;
-  Slot* const* earlier = nullptr;
-  Slot* slot = nullptr;
-  std::size_t offset = 0;
-};
-
 // What alloc() needs while the loop keeps to its plan.
 struct ArenaFront {
-  ArenaStep* next = nullptr;
-  std::uint32_t attention = 0;  // Not 0: there is more to look at than the step (held buffers, recording).
+  // The handle of the next request as it was last time. One that nothing matches while there is more to look at
+  // (recording, held buffers, a lost place).
+  HandleCell* next = nullptr;
 };
 
 }  // namespace detail
@@ -105,32 +95,33 @@ class PlannedArena {
 
   /// Content is undefined. Throws invalid_argument when byte_len is not what dtype and shape need and for sizes near
   /// SIZE_MAX; out_of_memory when the pool does.
-  [[gnu::always_inline]] TypedBuffer alloc(std::size_t byte_len, DType dtype, const Shape& shape) {
-    std::size_t need = 0;
-    if (is_valid(dtype) && shape.count_bytes(size_of(dtype), need) && need == byte_len) [[likely]] {
-      detail::ArenaStep& step = *front_->next;
-      if (step.most - byte_len <= step.slack) [[likely]] {
-        detail::Slot* slot = step.slot;
-        std::uint32_t busy = front_->attention;
-        busy |= look_at(*slot);
-        for (std::uint32_t i = 0; i < step.earlier_count; ++i) busy |= look_at(*step.earlier[i]);
-        if (busy == 0) [[likely]] {
-          front_->next = &step + 1;
-          slot->primary.store(1, std::memory_order_relaxed);
-          return detail::HandleAccess::make(slot, step.offset, byte_len, dtype, shape);
-        }
-      }
+  [[gnu::always_inline]] PlannedBuffer alloc(std::size_t byte_len, DType dtype, const Shape& shape) {
+    // What agrees with a handle made before was found valid then.
+    detail::HandleCell* const next = front_.next;
+    const std::uint64_t differs = detail::HandleAccess::differs(next->handle, dtype, shape);
+    if ((differs | (detail::HandleAccess::byte_len(next->handle) ^ byte_len)) == 0) [[likely]] {
+      if (take(*next)) [[likely]]
+        return detail::PlannedAccess::make(next->handle);
     }
-    return alloc_slow(byte_len, dtype, shape);
+    return detail::PlannedAccess::make(*alloc_slow(byte_len, dtype, detail::HandleAccess::by_words(shape)));
   }
   /// byte_len from dtype and shape.
-  TypedBuffer alloc(DType dtype, const Shape& shape);
+  [[gnu::always_inline]] PlannedBuffer alloc(DType dtype, const Shape& shape) {
+    detail::HandleCell* const next = front_.next;
+    if (detail::HandleAccess::differs(next->handle, dtype, shape) == 0) [[likely]] {
+      if (take(*next)) [[likely]]
+        return detail::PlannedAccess::make(next->handle);
+    }
+    return detail::PlannedAccess::make(*alloc_slow(dtype, detail::HandleAccess::by_words(shape)));
+  }
 
   /// The same as dropping the handle, with checks: throws invalid_argument for an empty handle, a view, a buffer of
   /// another pool or arena, one released before (through another handle), one from before clear(); then nothing is
   /// changed.
   void release(TypedBuffer& buffer);
   void release(TypedBuffer&& buffer) { release(buffer); }
+  void release(PlannedBuffer& buffer);
+  void release(PlannedBuffer&& buffer) { release(buffer); }
 
   /// Ends a cycle. Buffers that handles refer to stay with them. Puts plans in service that are ready. Nothing happens
   /// when nothing was asked for since the last call.
@@ -153,14 +144,20 @@ class PlannedArena {
   std::vector<std::string> check_invariants() const;
 
  private:
-  // 0: no handle. `primary` first; see typed_buffer.hpp.
-  static std::uint32_t look_at(const detail::Slot& slot) noexcept {
-    const std::uint32_t primary = slot.primary.load(std::memory_order_acquire);
-    return primary | slot.shared.load(std::memory_order_acquire);
+  // The next handle, unless somebody uses its bytes.
+  [[gnu::always_inline]] bool take(detail::HandleCell& next) noexcept {
+    detail::Slot& slot = *detail::HandleAccess::slot(next.handle);
+    if (detail::users_of(slot) != 0) [[unlikely]]
+      return false;
+    slot.primary.store(1, std::memory_order_relaxed);
+    front_.next = &next + 1;
+    return true;
   }
-  TypedBuffer alloc_slow(std::size_t byte_len, DType dtype, Shape shape);
+  // The shape by value, and what becomes a PlannedBuffer as a pointer: neither of the caller's needs an address.
+  [[gnu::returns_nonnull]] const TypedBuffer* alloc_slow(std::size_t byte_len, DType dtype, Shape shape);
+  [[gnu::returns_nonnull]] const TypedBuffer* alloc_slow(DType dtype, Shape shape);
 
-  detail::ArenaFront* front_;  // Of core_.
+  detail::ArenaFront front_;  // Written by core_ as well.
   std::unique_ptr<pooling::ArenaCore> core_;
 };
 

@@ -50,6 +50,7 @@ struct Extents {
   template <typename Each>
   constexpr Extents(const Extents& other, Each each) noexcept
       : low{each(other.low[0]), each(other.low[1]), each(other.low[2]), each(other.low[3])}, rest(each(other.rest)) {}
+  // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): words onto themselves.
   constexpr Extents& operator=(const Extents& other) noexcept {
     low[0] = other.low[0];
     low[1] = other.low[1];
@@ -86,6 +87,7 @@ class Shape {
   /// `Shape{40, heads, 128}`; any integers. Throws invalid_argument for negative ones, and for more than one of 2^32 or
   /// more (they are stored in 32 bits, with one exception).
   template <detail::Extent... Dims>
+  // NOLINTNEXTLINE(google-explicit-constructor): an integer stands for a shape of one dimension.
   requires(sizeof...(Dims) >= 1 && sizeof...(Dims) <= kMaxRank) constexpr Shape(Dims... dims) {
     if (((static_cast<std::uint64_t>(dims) | ...) >> 32) != 0) [[unlikely]] {
       *this = make_wide(dims...);
@@ -98,6 +100,10 @@ class Shape {
     extents_.low[2] = values[4] | values[5] << 32;
     extents_.low[3] = values[6] | values[7] << 32;
     extents_.set_rank(sizeof...(Dims));
+    if constexpr (sizeof...(Dims) <= 2) {
+      count_ = (static_cast<std::size_t>(dims) * ...);  // Of 32 bits each.
+      return;
+    }
     bool overflow = false;
     ((overflow |= __builtin_mul_overflow(count_, static_cast<std::size_t>(dims), &count_)), ...);
     if (overflow) [[unlikely]]
@@ -237,13 +243,17 @@ struct SlotDetail {
 };
 static_assert(sizeof(SlotDetail) == 48);
 
-// One page: a slot's detail is found by its address.
-struct alignas(4096) SlotChunk {
-  static constexpr std::size_t kSlots = 64;
+struct HandleCell;
+
+// A slot's detail is found by its address. So large that the slots of a chunk are 4 KiB: less would crowd those of many
+// chunks into a few sets of the first-level cache.
+struct alignas(16384) SlotChunk {
+  static constexpr std::size_t kSlots = 255;
   Slot slots[kSlots];
   SlotDetail details[kSlots];
+  std::atomic<HandleCell*> cells{nullptr};  // One a slot, for owners that keep handles themselves; made when needed.
 };
-static_assert(sizeof(SlotChunk) == 4096);
+static_assert(sizeof(SlotChunk) == 16384);
 
 inline SlotDetail& detail_of(const Slot& slot) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(&slot);
@@ -257,11 +267,27 @@ inline std::size_t handle_count(const Slot& slot) noexcept {
   return primary + (slot.shared.load(std::memory_order_acquire) & kCountMask);
 }
 
+// 0: no handle, and no work on other streams was announced. Not the number of handles.
+inline std::uint32_t users_of(const Slot& slot) noexcept {
+  const std::uint32_t primary = slot.primary.load(std::memory_order_acquire);
+  return primary | slot.shared.load(std::memory_order_acquire);
+}
+
 // Frees the memory of an orphan that nobody uses; otherwise does nothing. Any thread, any slot.
 void last_look(Slot& slot) noexcept;
 
+// After each drop of a handle.
+inline void after_drop(Slot& slot) noexcept {
+  // The processor's half of this fence is the owner's heavy_fence().
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (slot.hint.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    last_look(slot);
+  }
+}
+
 inline constexpr std::uint8_t kView = 1;     // Part of a buffer, or another reading of it.
 inline constexpr std::uint8_t kPrimary = 2;  // The handle stands for Slot::primary, otherwise for one of `shared`.
+inline constexpr std::uint8_t kMore = 4;     // Of a planned handle: its bytes were those of several others.
 
 // One word. A handle is often moved right after it was made, and a load that is wider than the stores before it waits
 // until they have reached the cache; the empty statement keeps the compiler from joining the loads of words.
@@ -286,6 +312,7 @@ struct HandleBits {
         address(word(other.address)),
         byte_len(word(other.byte_len)),
         extents(other.extents, [](std::uint64_t value) { return word(value); }) {}
+  // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): words onto themselves.
   HandleBits& operator=(const HandleBits& other) noexcept {
     slot = word(other.slot);
     address = word(other.address);
@@ -396,11 +423,7 @@ class TypedBuffer {
     } else {
       slot->shared.fetch_sub(1, std::memory_order_acq_rel);
     }
-    // The processor's half of this fence is the owner's heavy_fence().
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (slot->hint.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-      detail::last_look(*slot);
-    }
+    detail::after_drop(*slot);
   }
   std::byte* foreign_data() const;
   std::byte* checked_data(DType wanted, std::size_t alignment) const;
@@ -421,8 +444,49 @@ struct HandleAccess {
     return TypedBuffer(slot, reinterpret_cast<std::uintptr_t>(slot->host) + offset, byte_len, shape.extents_, dtype);
   }
   static Slot* slot(const TypedBuffer& handle) noexcept { return handle.bits_.slot; }
+  static std::size_t byte_len(const TypedBuffer& handle) noexcept { return handle.bits_.byte_len; }
   static void forget(TypedBuffer& handle) noexcept { handle.bits_.slot = nullptr; }
+  // A copy that keeps the compiler from preparing it before it is needed.
+  static Shape by_words(const Shape& shape) noexcept {
+    return Shape(Extents(shape.extents_, [](std::uint64_t value) { return word(value); }), word(shape.count_));
+  }
+  // The handle again, not counted: one of the two has to be forgotten. pre: the first handle of its slot.
+  static TypedBuffer same(const TypedBuffer& handle) noexcept {
+    const HandleBits& bits = handle.bits_;
+    return TypedBuffer(bits.slot, bits.address, bits.byte_len, bits.extents, bits.extents.dtype());
+  }
+  // Writes over what `cell` says, which counts for nothing.
+  static void write(TypedBuffer& cell, const TypedBuffer& handle, std::uint8_t more_flags) noexcept {
+    cell.bits_ = handle.bits_;
+    cell.bits_.extents.set_handle(handle.bits_.extents.dtype(),
+                                  static_cast<std::uint8_t>(handle.bits_.extents.flags() | more_flags));
+  }
+  // 0: the handle has this dtype and shape, and is the first of its slot, with these flags besides.
+  static std::uint64_t differs(const TypedBuffer& handle, DType dtype, const Shape& shape,
+                               std::uint8_t more_flags = 0) noexcept {
+    const HandleBits& has = handle.bits_;
+    Extents want = shape.extents_;
+    want.set_handle(dtype, kPrimary | more_flags);
+    // Extents beyond the rank are 0 in both; the rank is mostly a constant.
+    std::uint64_t out = has.extents.low[0] ^ want.low[0];
+    if (want.rank() > 2) out |= has.extents.low[1] ^ want.low[1];
+    if (want.rank() > 4) out |= has.extents.low[2] ^ want.low[2];
+    if (want.rank() > 6) out |= has.extents.low[3] ^ want.low[3];
+    return out | (has.extents.rest ^ want.rest);
+  }
 };
+
+// A handle that counts for nothing: written ahead, shown to many.
+struct alignas(64) HandleCell {
+  union {
+    TypedBuffer handle;
+  };
+  HandleCell() noexcept : handle() {}
+  ~HandleCell() {}
+  HandleCell(const HandleCell&) = delete;
+  HandleCell& operator=(const HandleCell&) = delete;
+};
+static_assert(sizeof(HandleCell) == 64);
 }  // namespace detail
 
 }  // namespace cistern

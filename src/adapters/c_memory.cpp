@@ -20,6 +20,31 @@ void set_limit(std::size_t (*set)(std::size_t, Device), cistern_device device, s
   if (previous != nullptr) *previous = before;
 }
 
+void give_stats(const Stats& s, cistern_stats* out) {
+  copy_versioned({.struct_size = 0,
+                  .active = s.active,
+                  .peak_active = s.peak_active,
+                  .reserved = s.reserved,
+                  .peak_reserved = s.peak_reserved,
+                  .cached = s.cached,
+                  .views = s.views,
+                  .memory_limit = s.memory_limit,
+                  .cache_limit = s.cache_limit,
+                  .wired_limit = s.wired_limit,
+                  .total_memory = s.total_memory,
+                  .live_buffers = s.live_buffers,
+                  .handles = s.handles,
+                  .handles_created = s.handles_created,
+                  .handles_moved = s.handles_moved,
+                  .handles_released = s.handles_released,
+                  .handles_split = s.handles_split,
+                  .driver_calls = s.driver_calls,
+                  .host_waits = s.host_waits,
+                  .late_double_frees = s.late_double_frees,
+                  .objects = s.objects},
+                 out);
+}
+
 }  // namespace
 
 void set_last_error(const char* text) noexcept {
@@ -53,7 +78,7 @@ int cistern_device_available(cistern_device device) {
 
 cistern_status cistern_get_default_device(cistern_device* out) {
   return guarded([&] {
-    require(out, __func__, "out");
+    require(out, "cistern_get_default_device", "out");
     *out = to_c(default_device());
   });
 }
@@ -164,28 +189,40 @@ cistern_status cistern_buffer_raw_ptr(cistern_buffer buffer, void** out) {
 cistern_status cistern_get_stats(cistern_device device, cistern_stats* out) {
   return guarded([&] {
     require(out, "cistern_get_stats", "out");
-    const Stats s = stats(from_c(device));
-    copy_versioned({.struct_size = 0,
-                    .active = s.active,
-                    .peak_active = s.peak_active,
-                    .reserved = s.reserved,
-                    .peak_reserved = s.peak_reserved,
-                    .cached = s.cached,
-                    .views = s.views,
-                    .memory_limit = s.memory_limit,
-                    .cache_limit = s.cache_limit,
-                    .wired_limit = s.wired_limit,
-                    .total_memory = s.total_memory,
-                    .live_buffers = s.live_buffers,
-                    .handles = s.handles,
-                    .handles_created = s.handles_created,
-                    .handles_moved = s.handles_moved,
-                    .handles_released = s.handles_released,
-                    .handles_split = s.handles_split,
-                    .driver_calls = s.driver_calls,
-                    .host_waits = s.host_waits,
-                    .late_double_frees = s.late_double_frees},
-                   out);
+    give_stats(stats(from_c(device)), out);
+  });
+}
+
+cistern_status cistern_get_staging_stats(cistern_device device, cistern_stats* out) {
+  return guarded([&] {
+    require(out, "cistern_get_staging_stats", "out");
+    give_stats(staging_stats(from_c(device)), out);
+  });
+}
+
+cistern_status cistern_clear_staging_cache(cistern_device device) {
+  return guarded([&] { clear_staging_cache(from_c(device)); });
+}
+
+cistern_status cistern_staging_malloc(const cistern_stream* stream, size_t bytes, cistern_buffer* out) {
+  return guarded([&] {
+    require(stream, "cistern_staging_malloc", "stream");
+    require(out, "cistern_staging_malloc", "out");
+    *out = to_c(staging_allocator(stream->value.device()).malloc(bytes, stream->value));
+  });
+}
+
+cistern_status cistern_staging_free_on(cistern_buffer buffer, const cistern_stream* stream) {
+  return guarded([&] {
+    require(stream, "cistern_staging_free_on", "stream");
+    staging_allocator(stream->value.device()).free(from_c(buffer), stream->value);
+  });
+}
+
+cistern_status cistern_staging_record_use(cistern_buffer buffer, const cistern_stream* stream) {
+  return guarded([&] {
+    require(stream, "cistern_staging_record_use", "stream");
+    staging_allocator(stream->value.device()).record_use(from_c(buffer), stream->value);
   });
 }
 
@@ -205,6 +242,10 @@ cistern_status cistern_set_wired_limit(cistern_device device, size_t bytes, size
 
 cistern_status cistern_clear_cache(cistern_device device) {
   return guarded([&] { clear_cache(from_c(device)); });
+}
+
+cistern_status cistern_before_submit(cistern_device device) {
+  return guarded([&] { before_submit(from_c(device)); });
 }
 
 cistern_status cistern_set_memory_options(cistern_device device, uint32_t options, uint32_t* previous) {

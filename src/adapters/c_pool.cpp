@@ -31,8 +31,13 @@ cistern_status cistern_pool_create(cistern_device device, const cistern_stream* 
       throw invalid_argument("cistern_pool_create: bucketing " + std::to_string(bucketing) +
                              ": expected a cistern_bucketing (0 to 2)");
     }
+    const Device on = from_c(device);
+    if (stream != nullptr && stream->value.device() != on) {
+      throw invalid_argument("cistern_pool_create: the stream is one of " + to_string(stream->value.device()) +
+                             ", not of " + to_string(on));
+    }
     const PoolOptions options{.bucketing = static_cast<Bucketing>(bucketing)};
-    *out = stream == nullptr ? new cistern_pool{BufferPool(from_c(device), options)}
+    *out = stream == nullptr ? new cistern_pool{BufferPool(on, options)}
                              : new cistern_pool{BufferPool(stream->value, options)};
   });
 }

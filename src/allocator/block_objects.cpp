@@ -21,21 +21,58 @@ void BlockObjects::link(Entry& entry) {
   entry.newer = nullptr;
   (newest_ != nullptr ? newest_->newer : oldest_) = &entry;
   newest_ = &entry;
-  Entry*& first = sizes_.at({entry.heap, entry.place->second});
+  link_in_list(entry);
+  ++idle_count_;
+}
+
+void BlockObjects::link_in_list(Entry& entry) {
+  Entry*& first = list_of(entry);
   entry.same_prev = nullptr;
   entry.same_next = first;
   if (first != nullptr) first->same_prev = &entry;
   first = &entry;
-  ++idle_count_;
+}
+
+void BlockObjects::unlink_from_list(Entry& entry) {
+  (entry.same_prev != nullptr ? entry.same_prev->same_next : list_of(entry)) = entry.same_next;
+  if (entry.same_next != nullptr) entry.same_next->same_prev = entry.same_prev;
+  if (entry.waits_for != nullptr && entry.same_prev == nullptr && entry.same_next == nullptr) {
+    waiting_.erase(entry.waits_for);
+  }
+  entry.same_prev = entry.same_next = nullptr;
+  entry.waits_for = nullptr;
+}
+
+void BlockObjects::wait_for(Entry& entry, const core::HeapNode* node) {
+  try {
+    waiting_.try_emplace(node, nullptr);
+  } catch (const std::bad_alloc&) {
+    return;  // It will be looked at again.
+  }
+  unlink_from_list(entry);
+  entry.waits_for = node;
+  link_in_list(entry);
+}
+
+void BlockObjects::freed(const core::HeapNode* node) {
+  if (waiting_.empty()) return;
+  const auto found = waiting_.find(node);
+  if (found == waiting_.end()) return;
+  Entry* entry = found->second;
+  waiting_.erase(found);
+  while (entry != nullptr) {
+    Entry& free = *entry;
+    entry = entry->same_next;
+    free.waits_for = nullptr;
+    link_in_list(free);
+  }
 }
 
 void BlockObjects::unlink(Entry& entry) {
   (entry.older != nullptr ? entry.older->newer : oldest_) = entry.newer;
   (entry.newer != nullptr ? entry.newer->older : newest_) = entry.older;
-  (entry.same_prev != nullptr ? entry.same_prev->same_next : sizes_.at({entry.heap, entry.place->second})) =
-      entry.same_next;
-  if (entry.same_next != nullptr) entry.same_next->same_prev = entry.same_prev;
-  entry.older = entry.newer = entry.same_prev = entry.same_next = nullptr;
+  unlink_from_list(entry);
+  entry.older = entry.newer = nullptr;
   entry.idle = false;
   --idle_count_;
 }
@@ -132,6 +169,22 @@ void BlockObjects::drop_idle() {
   settle();
 }
 
+bool BlockObjects::rebase(std::uint64_t address, std::uint64_t bytes, std::uint32_t heap, std::uint64_t offset) {
+  const auto first = entries_.lower_bound({address, 0}), last = entries_.lower_bound({address + bytes, 0});
+  try {
+    for (auto entry = first; entry != last; ++entry) sizes_.try_emplace({heap, entry->first.second}, nullptr);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  for (auto entry = first; entry != last; ++entry) {
+    unlink(entry->second);
+    entry->second.heap = heap;
+    entry->second.offset = offset + (entry->first.first - address);
+    link(entry->second);
+  }
+  return true;
+}
+
 void BlockObjects::forget(std::uint64_t address, std::uint64_t bytes) {
   for (auto entry = entries_.lower_bound({address, 0});
        entry != entries_.end() && entry->first.first - address < bytes;) {
@@ -156,6 +209,13 @@ std::vector<std::string> BlockObjects::check_invariants() const {
   const auto marked_idle = static_cast<std::size_t>(
       std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.idle; }));
   if (idle != idle_count_ || idle != marked_idle) broken.push_back("objects: the count of idle ones is wrong");
+  for (const auto& [node, first] : waiting_) {
+    if (first == nullptr) broken.push_back("objects: nobody waits for a node that has a list");
+    if (node->state != core::NodeState::live) broken.push_back("objects: some wait for a node that is free");
+    for (const Entry* entry = first; entry != nullptr; entry = entry->same_next) {
+      if (!entry->idle || entry->waits_for != node) broken.push_back("objects: one waits in the wrong list");
+    }
+  }
   return broken;
 }
 

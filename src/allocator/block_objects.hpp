@@ -11,7 +11,8 @@
 //
 // After a split or a merge the objects of the old blocks stay idle for a while: loops place the same blocks again, so
 // they come back, and a new block goes where an idle object of its size stands if that place is free. An object is no
-// memory, only a name for some: that its place is in use under another name is allowed.
+// memory, only a name for some: that its place is in use under another name is allowed. An idle object whose place
+// turned out to be taken waits for the block there to be freed, and is not looked at before.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +20,12 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "allocator/driver_backing.hpp"
+#include "core/page_heap.hpp"
 #include "drivers/driver.hpp"
 
 namespace cistern::allocation {
@@ -36,18 +39,29 @@ class BlockObjects {
   BlockObjects(const BlockObjects&) = delete;
   BlockObjects& operator=(const BlockObjects&) = delete;
 
+  // What a visitor says of a place: enough seen, go on, or the live node that is in the way.
+  struct Verdict {
+    bool done = false;
+    const core::HeapNode* taken_by = nullptr;
+  };
   // Where idle objects of [least, most] bytes stand: visit(offset, bytes) for some of them, small ones first, of one
-  // size the last freed first, until it says true.
+  // size the last freed first, until it says that it has seen enough.
   template <class Visit>
-  void find_idle(std::uint32_t heap, std::uint64_t least, std::uint64_t most, Visit visit) const {
+  void find_idle(std::uint32_t heap, std::uint64_t least, std::uint64_t most, Visit visit) {
     int left = kTries;
     for (auto size = sizes_.lower_bound({heap, least});
          size != sizes_.end() && size->first.first == heap && size->first.second <= most && left > 0; ++size) {
-      for (const Entry* entry = size->second; entry != nullptr && left-- > 0; entry = entry->same_next) {
-        if (visit(entry->offset, size->first.second)) return;
+      for (Entry* entry = size->second; entry != nullptr && left-- > 0;) {
+        Entry& seen = *entry;
+        entry = entry->same_next;
+        const Verdict verdict = visit(seen.offset, size->first.second);
+        if (verdict.done) return;
+        if (verdict.taken_by != nullptr) wait_for(seen, verdict.taken_by);
       }
     }
   }
+  // The node is about to be free: objects that wait for it can be found again.
+  void freed(const core::HeapNode* node);
   // An object over [inside, inside + bytes) of the segment, live; `offset` is the place in its heap of pages. Null when
   // the driver makes none, even after idle ones were dropped.
   void* acquire(std::uint32_t heap, std::uint64_t offset, const drivers::Segment& segment, std::uint64_t inside,
@@ -59,6 +73,9 @@ class BlockObjects {
   void settle();
   // Drops all idle objects; those whose work is not done go later.
   void drop_idle();
+  // The range became that of another heap, where it starts at `offset`. False when the host has no memory for the
+  // books; nothing has changed then. pre: no object over it is live.
+  bool rebase(std::uint64_t address, std::uint64_t bytes, std::uint32_t heap, std::uint64_t offset);
   // Destroys all objects over the range at once. pre: no work can touch it, none of them is live.
   void forget(std::uint64_t address, std::uint64_t bytes);
 
@@ -68,8 +85,7 @@ class BlockObjects {
   std::vector<std::string> check_invariants() const;
 
  private:
-  static constexpr int kTries =
-      512;  // Most places are taken under another name; a look costs less than a call to Metal.
+  static constexpr int kTries = 48;  // Looks of one search: they cost less than a call to Metal.
   static constexpr std::size_t kSpareSizes = 1024;
   using Place = std::pair<std::uint64_t, std::uint64_t>;  // Address, bytes.
   using Size = std::pair<std::uint32_t, std::uint64_t>;   // Heap, bytes.
@@ -81,8 +97,9 @@ class BlockObjects {
     bool idle = false;
     Entry* older = nullptr;  // Idle ones only.
     Entry* newer = nullptr;
-    Entry* same_prev = nullptr;  // Idle ones of one size, the last freed first.
+    Entry* same_prev = nullptr;  // Idle ones of one size, the last freed first; or those that wait for one node.
     Entry* same_next = nullptr;
+    const core::HeapNode* waits_for = nullptr;
   };
   struct Retired {
     void* object = nullptr;
@@ -94,6 +111,13 @@ class BlockObjects {
   void* make(const drivers::Segment& segment, std::uint64_t inside, std::uint64_t bytes);
   void link(Entry& entry);
   void unlink(Entry& entry);
+  // The list of its size, or of those that wait for the same node.
+  Entry*& list_of(const Entry& entry) {
+    return entry.waits_for != nullptr ? waiting_.at(entry.waits_for) : sizes_.at({entry.heap, entry.place->second});
+  }
+  void link_in_list(Entry& entry);
+  void unlink_from_list(Entry& entry);
+  void wait_for(Entry& entry, const core::HeapNode* node);
   void prune_sizes();
   // The entry leaves the books.
   std::map<Place, Entry>::iterator erase(std::map<Place, Entry>::iterator entry);
@@ -104,7 +128,8 @@ class BlockObjects {
   DeviceWork& work_;
   const std::size_t most_idle_;
   std::map<Place, Entry> entries_;
-  std::map<Size, Entry*> sizes_;  // First idle entry of each size; null where all are live.
+  std::map<Size, Entry*> sizes_;  // First idle entry of each size; null where all are live, or wait.
+  std::unordered_map<const core::HeapNode*, Entry*> waiting_;
   Entry* oldest_ = nullptr;
   Entry* newest_ = nullptr;
   std::size_t idle_count_ = 0;

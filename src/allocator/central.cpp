@@ -17,7 +17,7 @@ using drivers::Status;
 
 FrontConfig resolved(FrontConfig config, const drivers::Capabilities& capabilities) {
   const bool touch = capabilities.commit_on_touch;
-  if (config.max_cached == 0) config.max_cached = core::MiB;
+  if (config.max_cached == 0) config.max_cached = 64 * core::KiB;
   if (config.cache_bytes == 0) config.cache_bytes = touch ? 2 * core::MiB : 256 * core::KiB;
   if (config.cache_fraction == 0) config.cache_fraction = touch ? 512 : 4096;
   return config;
@@ -28,12 +28,14 @@ Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, vo
     : driver_(std::move(driver)),
       capabilities_(driver_->capabilities()),
       config_(resolved(config, capabilities_)),
+      named_(capabilities_.block_objects || capabilities_.segment_objects),
       front_(front),
       classes_(capabilities_.alignment),
-      pool_(front, capabilities_.block_objects || capabilities_.segment_objects || !capabilities_.host_accessible),
+      pool_(front, named_ || !capabilities_.host_accessible),
       work_(*driver_, streams_),
       objects_(*driver_, work_, config.idle_objects),
-      host_(*driver_),
+      host_(*driver_, classes_, pool_),
+      ordered_(*driver_),
       limits_(default_memory_limit(type, capabilities_)) {
   // The default stream has entry 0, without a call to the driver: its native handle is null everywhere.
   StreamHeap& heap = new_heap(primary);
@@ -44,7 +46,11 @@ Central::~Central() {
   for (const auto& heap : heaps_) {
     forget_heap(heap->number);
     give_heap_number(heap->number);
+    if (heap->pages != nullptr) heap->pages->hold(false);
   }
+  for (int open = captures_.open(); open > 0; --open) driver_->end_capture();
+  // Before the wait, so that no work is submitted after it.
+  settle_host();
   work_.wait_for_all();
   settle_host();
   drop_host_cache();
@@ -54,7 +60,9 @@ Central::~Central() {
     if ((block->flags & core::kBlockView) != 0) {
       end_view(block);
     } else if ((block->flags & core::kBlockHost) != 0) {
-      host_.destroy(*block);
+      if (!HostBuffers::is_part(block)) host_.destroy(*block);
+    } else if ((block->flags & core::kBlockOrdered) != 0) {
+      ordered_.destroy(*block);
     } else {
       drop_object(block);
       if ((block->flags & core::kBlockSlab) != 0) return;
@@ -95,19 +103,26 @@ StreamHeap& Central::new_heap(bool primary) {
   return *heaps_.back();
 }
 
-StreamEntry& Central::stream(const Lock&, void* native) {
+StreamEntry& Central::stream(const Lock& lock, void* native) {
   if (native == nullptr) return *streams_.at(0);
   const std::uint64_t id = driver_->stream_id(native);
+  if (id == 0) throw invalid_argument("cistern: not a stream of this device: " + driver_->error_text());
+  if (id == driver_->stream_id(nullptr)) return *streams_.at(0);  // Another name of the default stream.
   if (StreamEntry* known = streams_.find(id)) return *known;
+  if (capabilities_.asynchronous) retire_owner_of(lock, native);
   StreamHeap* heap = heaps_.front().get();
   if (capabilities_.asynchronous) {
-    // A spare heap's memory is in the order of the default stream. When the new stream cannot be ordered after that, it
-    // gets a new heap.
-    const bool ordered = !spare_heaps_.empty() && (work_.order(nullptr, native) || work_.wait_for_all());
-    if (!ordered) spare_heaps_.insert(spare_heaps_.begin(), &new_heap());
+    // A spare heap's memory is in the order of another stream, most often the default one. When the new stream cannot
+    // be ordered after that, it gets a new heap.
+    const bool ordered =
+        !spare_heaps_.empty() && (work_.order(spare_heaps_.back()->native, native) || work_.wait_for_all());
+    if (!ordered) {
+      StreamHeap& fresh = new_heap();  // May move the vector.
+      spare_heaps_.insert(spare_heaps_.begin(), &fresh);
+    }
     auto chosen = ordered ? spare_heaps_.end() - 1 : spare_heaps_.begin();
     heap = *chosen;
-    StreamEntry* entry = streams_.add(id, native, heap, heap->number);
+    StreamEntry* entry = streams_.add(id, native, heap, shown_number(*heap));
     if (entry != nullptr) {
       spare_heaps_.erase(chosen);
       ledger_.forget(heap->index);
@@ -124,16 +139,43 @@ StreamEntry& Central::stream(const Lock&, void* native) {
 void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
   if (entry.slot == 0) return;
   drain(lock);
+  flush_recent(lock, *entry.heap);
   // From here on the default stream stands for it: its work comes after all of the old stream's.
   if (!work_.order(entry.native, nullptr) && !work_.wait_for_all()) {
     throw driver_error("cistern: stream_destroyed: the device cannot be waited for: " + driver_->error_text());
   }
+  retire(entry);
+}
+
+// A handle that came back as another stream: whoever had it is gone, and its owner did not say so.
+void Central::retire_owner_of(const Lock& lock, void* native) {
+  StreamEntry* gone = nullptr;
+  streams_.for_each_live([&](StreamEntry& entry) {
+    if (entry.slot != 0 && entry.native == native) gone = &entry;
+  });
+  if (gone == nullptr) return;
+  if (!work_.wait_for_all()) {
+    throw driver_error("cistern: the handle of a destroyed stream came back, and the device cannot be waited for: " +
+                       driver_->error_text());
+  }
+  drain(lock);
+  flush_recent(lock, *gone->heap);
+  retire(*gone);
+}
+
+// pre: the default stream comes after all of the stream's work.
+void Central::retire(StreamEntry& entry) {
   uses_.replace_stream(entry.slot, 0);
   if (capabilities_.asynchronous) {
-    entry.heap->native = nullptr;
-    ledger_.forget(entry.heap->index);
+    // Its own heap, and those of capture pools.
+    for (const auto& heap : heaps_) {
+      if (heap->native != entry.native) continue;
+      heap->native = nullptr;
+      ledger_.forget(heap->index);
+    }
     spare_heaps_.push_back(entry.heap);
   }
+  driver_->forget_stream(entry.native, entry.driver_id);
   streams_.remove(entry);
 }
 
@@ -141,8 +183,7 @@ void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
 
 Block* Central::take_small_ready(const Lock&, StreamHeap& heap, std::uint8_t bin) {
   Block* block = heap.slabs.take(bin);
-  const bool named = capabilities_.block_objects || capabilities_.segment_objects;
-  if (block != nullptr && named && (block->flags & core::kBlockObject) == 0) {
+  if (block != nullptr && named_ && (block->flags & core::kBlockObject) == 0) {
     const auto* slab = static_cast<const core::Slab*>(block->home);
     const std::uint64_t inside = address_of(block) - slab->base.load(std::memory_order_relaxed);
     if (!make_object(heap, slab->node->offset + inside, block)) {
@@ -175,10 +216,15 @@ Block* Central::take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin,
 
 Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                            const void* thread) {
-  Block* block = pool_.take();
-  if (block == nullptr) return nullptr;
   // Never less than a granule of the index, which knows one block a granule.
   const std::uint64_t wanted = std::max(bytes, std::uint64_t{1} << core::BlockIndex::kGranuleBits);
+  if (Block* block = heap.recent.take(wanted, alignment)) {
+    heap.pages->set_idle(static_cast<HeapNode*>(block->home), false);
+    return block;
+  }
+  flush_recent(lock, heap);
+  Block* block = pool_.take();
+  if (block == nullptr) return nullptr;
   HeapNode* node = nullptr;
   // Where an object of the size, or of hardly more, stands, none must be made.
   if (heap.pages != nullptr && objects_.idle() != 0 && group_->reserved() <= group_->limit()) {
@@ -187,7 +233,8 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
     objects_.find_idle(heap.index, wanted, most, [&](std::uint64_t offset, std::uint64_t bytes_there) {
       const std::uint64_t left = offset % alignment == 0 ? heap.pages->left_at(offset, bytes_there) : UINT64_MAX;
       if (left < least) at = offset, size = bytes_there, least = left;
-      return left == 0;
+      const bool free = left != UINT64_MAX;
+      return BlockObjects::Verdict{left == 0, free ? nullptr : heap.pages->occupant(offset, bytes_there)};
     });
     if (least != UINT64_MAX) node = heap.pages->allocate_at(at, size);
   }
@@ -217,8 +264,7 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   return block;
 }
 
-bool Central::make_object(StreamHeap& heap, std::uint64_t offset, Block* block) {
-  if (!capabilities_.block_objects && !capabilities_.segment_objects) return true;
+bool Central::make_named(StreamHeap& heap, std::uint64_t offset, Block* block) {
   std::uint64_t inside = 0;
   const drivers::Segment* segment = heap.backing.segment_of(offset, inside);
   if (segment == nullptr) return false;
@@ -254,15 +300,7 @@ StreamHeap& Central::heap_of(const Block* block) const {
   if (heaps_.size() == 1) return *heaps_.front();
   const HeapNode* node = (block->flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(block->home)->node
                                                                 : static_cast<const HeapNode*>(block->home);
-  return *by_pages_.at(node->heap);
-}
-
-void Central::give_later(const Chain& chain) {
-  if (chain.head == nullptr) return;
-  Block* head = inbox_.load(std::memory_order_relaxed);
-  do {
-    chain.tail->next = head;
-  } while (!inbox_.compare_exchange_weak(head, chain.head, std::memory_order_release, std::memory_order_relaxed));
+  return *static_cast<StreamHeap*>(node->heap->user);
 }
 
 void Central::drain(const Lock& lock) {
@@ -270,15 +308,40 @@ void Central::drain(const Lock& lock) {
   Block* block = inbox_.exchange(nullptr, std::memory_order_acquire);
   while (block != nullptr) {
     Block* const following = block->next;
-    give(lock, block);
+    give_or_keep(lock, block);
     block = following;
   }
+}
+
+void Central::give_or_keep(const Lock& lock, Block* block) {
+  constexpr int kObjects = core::kBlockObject | core::kBlockOwnObject;
+  if ((block->flags & ~kObjects) != 0 || uses_.contains(block) || poison_.load(std::memory_order_relaxed)) {
+    return give(lock, block);
+  }
+  auto* node = static_cast<HeapNode*>(block->home);
+  if (node->pinned) return give(lock, block);
+  block->owner.store(core::central_owner_value(), std::memory_order_relaxed);
+  node->heap->set_idle(node, true);
+  if (Block* oldest = heap_of(block).recent.put(block)) give(lock, oldest);
+}
+
+void Central::flush_recent(const Lock& lock, StreamHeap& heap) {
+  while (Block* block = heap.recent.take_newest()) give(lock, block);
+}
+
+void Central::flush_recent(const Lock& lock) {
+  for (const auto& heap : heaps_) flush_recent(lock, *heap);
+}
+
+void* Central::native_of(const Block* block) const {
+  if ((block->flags & core::kBlockHost) != 0) return nullptr;
+  return (block->flags & core::kBlockOrdered) != 0 ? ordered_.native_of(*block) : heap_of(block).native;
 }
 
 bool Central::order_uses(Block* block) {
   const std::vector<std::uint32_t> streams = uses_.take(block);
   if (streams.empty()) return true;
-  void* const native = (block->flags & core::kBlockHost) != 0 ? nullptr : heap_of(block).native;
+  void* const native = native_of(block);
   bool ordered = true;
   for (const std::uint32_t stream : streams) {
     const StreamEntry* entry = streams_.at(stream);
@@ -297,16 +360,22 @@ void Central::give(const Lock&, Block* block) {
     keep_host(block, used_elsewhere);
     return;
   }
-  if (used_elsewhere && !order_uses(block)) {
+  const auto later = [&] {
     Chain again;
     again.push(block);
     give_later(again);
+  };
+  if (used_elsewhere && !order_uses(block)) return later();
+  if ((block->flags & core::kBlockOrdered) != 0) {
+    if (!ordered_.destroy(*block)) return later();
+    pool_.give(block);
     return;
   }
   StreamHeap& heap = heap_of(block);
   work_.new_frees();
   ledger_.freed(heap.index);
-  if (poison_.load(std::memory_order_relaxed) && capabilities_.asynchronous) {
+  // Replays may still write to what a capture pool got back.
+  if (poison_.load(std::memory_order_relaxed) && capabilities_.asynchronous && !heap.held) {
     driver_->fill(address_of(block), kPoison, block->capacity, heap.native);
   }
   if ((block->flags & core::kBlockSlab) != 0) {
@@ -316,19 +385,24 @@ void Central::give(const Lock&, Block* block) {
     return;
   }
   auto* node = static_cast<HeapNode*>(block->home);
-  drop_object(block);
-  index_.erase(address_of(block));
+  if (named_) {
+    drop_object(block);
+    objects_.freed(node);
+  }
+  // Its entry in the index stays: whoever finds it sees that the block is free, or elsewhere.
   node->block = nullptr;
   heap.pages->free(node);
   pool_.give(block);
 }
 
 void Central::release_slab(StreamHeap& heap, core::Slab* slab) {
-  if (capabilities_.block_objects || capabilities_.segment_objects) {
+  if (named_) {
     for (std::uint32_t i = 0; i < slab->carved; ++i) drop_object(slab->blocks[i].load(std::memory_order_relaxed));
   }
   index_.erase(slab->base.load(std::memory_order_relaxed), classes_.slab_bytes(slab->bin));
-  heap.pages->free(heap.slabs.release(slab));
+  HeapNode* const node = heap.slabs.release(slab);
+  objects_.freed(node);
+  heap.pages->free(node);
 }
 
 Block* Central::take_view(const Lock&, void* ptr, std::uint64_t bytes) {

@@ -11,6 +11,7 @@
 //   cached           a bin of a thread cache               malloc, flush
 //   claimed          the inbox of a thread cache           its owner's next slow call, drain_inboxes()
 //   returned         the central inbox                     the next holder of the lock
+//   recent           StreamHeap::recent                    take_large(), flush_recent()
 //   free             slab or heap of pages                 take_*()
 #pragma once
 
@@ -20,19 +21,22 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "allocator/block_objects.hpp"
+#include "allocator/captures.hpp"
 #include "allocator/driver_backing.hpp"
 #include "allocator/host_buffers.hpp"
+#include "allocator/ordered_buffers.hpp"
 #include "allocator/stream_table.hpp"
 #include "cistern/device.hpp"
+#include "cistern/memory.hpp"
 #include "core/block_index.hpp"
 #include "core/block_pool.hpp"
 #include "core/figures.hpp"
 #include "core/limits.hpp"
 #include "core/page_heap.hpp"
+#include "core/recent_blocks.hpp"
 #include "core/size_class.hpp"
 #include "core/slab.hpp"
 #include "core/stream_order.hpp"
@@ -72,12 +76,14 @@ struct StreamHeap {
   const std::uint32_t index;                                // In the device.
   const std::uint32_t number;                               // In the process: index of thread caches.
   void* native = nullptr;                                   // The stream in whose order its free memory is.
+  bool held = false;                                        // Of a capture pool: its pages stay where they are.
   std::uint64_t base = 0;                                   // Reserved range.
   std::uint64_t range = 0;                                  // Its bytes.
   core::PageHeap* pages = nullptr;                          // Null until the first use.
   std::atomic<const core::PageHeap*> shown_pages{nullptr};  // The same, for readers without the lock.
   DriverBacking backing;
   core::SlabStore slabs;
+  core::RecentBlocks recent;
 };
 
 // Figures that the lock's holder publishes when it lets go, for readers without a lock.
@@ -89,6 +95,9 @@ struct Published {
 inline constexpr std::uint8_t kPoison = 0xDE;  // memory.hpp promises it.
 
 inline constexpr std::uint64_t kObjectSlack = 16;  // A block may be larger by 1/16 to use an object that is there.
+// Where blocks have objects, sizes above the classes have 32 steps a doubling (at most 3 % is rounding) and start at
+// multiples of an eighth of the size. Over the recorded traces that makes a third of the objects (docs/metal.md).
+inline constexpr std::uint64_t kObjectSizes = 32, kObjectStarts = 8;
 inline constexpr std::uint64_t kSharedObjectBytes = 256;  // Up to here blocks have no object of their own.
 
 inline std::uint64_t address_of(const core::Block* block) { return block->address.load(std::memory_order_relaxed); }
@@ -129,7 +138,10 @@ class Central {
   core::Block* take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin, const void* thread);
   core::Block* take_large(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                           const void* thread);
+  // A block that the host reaches, of exactly `bytes` or of the size class around them.
   core::Block* take_host(const Lock& lock, std::uint64_t bytes, const void* thread);
+  // Memory of the device's own pool (ordered_buffers), in the order of the heap's stream.
+  core::Block* take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, const void* thread);
   // A view of memory of somebody else; null when the device cannot reach it.
   core::Block* take_view(const Lock&, void* ptr, std::uint64_t bytes);
   void give_view(const Lock&, core::Block* block);
@@ -138,7 +150,13 @@ class Central {
   // Takes a free block back at once.
   void give(const Lock& lock, core::Block* block);
   // Takes free blocks back when the lock is next held. Any thread; no lock.
-  void give_later(const core::Chain& chain);
+  void give_later(const core::Chain& chain) {
+    if (chain.head == nullptr) return;
+    core::Block* head = inbox_.load(std::memory_order_relaxed);
+    do {
+      chain.tail->next = head;
+    } while (!inbox_.compare_exchange_weak(head, chain.head, std::memory_order_release, std::memory_order_relaxed));
+  }
   void drain(const Lock& lock);
   // The usable bytes of a free block's memory, whatever was shown as its capacity.
   std::uint64_t full_capacity(const core::Block* block) const;
@@ -148,10 +166,27 @@ class Central {
     published_.late_double_frees.fetch_add(static_cast<std::uint64_t>(late.count), std::memory_order_relaxed);
     figures_.add_shared(late.bytes, late.count);
   }
+  // The stream in whose order the block's memory is.
+  void* native_of(const core::Block* block) const;
   bool has_returned() const { return inbox_.load(std::memory_order_relaxed) != nullptr; }
 
   // Makes a live block of the heap a host buffer with the same content. False when the device cannot; nothing changed.
   bool move_to_host(const Lock& lock, core::Block* block);
+  // Whether the block must stay where it is.
+  bool fixed(const core::Block* block) const;
+
+  // --- Capture pools (central_capture.cpp) -------------------------------------------------------------------------
+  std::uint64_t make_pool(const Lock&);
+  // `only`: the one stream that the filter names, if it is one.
+  void begin_capture(const Lock& lock, std::uint64_t pool, CaptureFilter filter, StreamEntry* only);
+  void end_capture(const Lock& lock, std::uint64_t pool);
+  void release_pool(const Lock& lock, std::uint64_t pool);
+  std::uint64_t pool_bytes(const Lock&, std::uint64_t pool);
+  // The heap of an open pool for a stream; the stream's own when the pool is not open any more.
+  StreamHeap& capture_heap(const Lock&, std::uint64_t pool, const StreamEntry& entry);
+  const Captures& captures() const { return captures_; }
+  // What lies where in the device's heaps.
+  std::vector<MemorySegment> map(const Lock&) const;
 
   // --- Thread caches -----------------------------------------------------------------------------------------------
   // A cache for the calling thread: an abandoned one of the heap, or a new one. Null when the host has no memory left.
@@ -175,7 +210,7 @@ class Central {
   void enforce_cache_limit(const Lock& lock, const void* thread);
   // The same, by free(): does nothing when the lock is taken, whose holder then looks again.
   void enforce_cache_limit_soon(const void* thread);
-  std::uint64_t reserved_now(const Lock&) const { return (group_ ? group_->reserved() : 0) + host_.bytes(); }
+  std::uint64_t reserved_now(const Lock&) const { return reserved(); }
   // What is wired becomes real: live memory before memory that nobody uses. `batches`: the program says so before each
   // submission, so that it is not done at every change.
   void settle_residency(const Lock& lock, bool batches);
@@ -191,9 +226,12 @@ class Central {
   BlockObjects& objects() { return objects_; }
   HostBuffers& host() { return host_; }
   const HostBuffers& host() const { return host_; }
+  OrderedBuffers& ordered() { return ordered_; }
+  const OrderedBuffers& ordered() const { return ordered_; }
   core::BlockPool& pool() { return pool_; }
   StreamTable& streams() { return streams_; }
   core::StreamUses& uses() { return uses_; }
+  const core::StreamUses& uses() const { return uses_; }
   core::Figures& figures() { return figures_; }
   const core::Figures& figures() const { return figures_; }
   core::Limits& limits() { return limits_; }
@@ -209,12 +247,25 @@ class Central {
 
  private:
   StreamHeap& new_heap(bool primary = false);
+  Captures::Pool& pool_for(std::uint64_t id, const char* call);
+  std::uint32_t shown_number(const StreamHeap& heap) const;
+  void show_numbers();
+  void settle_captures(const Lock& lock);
+  void retire(StreamEntry& entry);
+  void retire_owner_of(const Lock& lock, void* native);
   bool open(StreamHeap& heap);
   core::HeapNode* place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                         const void* thread);
+  // The same when mapped memory as it is does not do.
+  core::HeapNode* bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
+                        const void* thread);
   bool room_for(const Lock& lock, std::uint64_t bytes, const void* thread);
+  std::uint64_t reserved() const { return (group_ ? group_->reserved() : 0) + host_.bytes() + ordered_.reserved(); }
   // pre: the block is not handed out. False when the device makes no object for it.
-  bool make_object(StreamHeap& heap, std::uint64_t offset, core::Block* block);
+  bool make_object(StreamHeap& heap, std::uint64_t offset, core::Block* block) {
+    return !named_ || make_named(heap, offset, block);
+  }
+  bool make_named(StreamHeap& heap, std::uint64_t offset, core::Block* block);
   void drop_object(core::Block* block);
   void show_host_object(core::Block* block);
   void end_view(core::Block* block);
@@ -228,7 +279,11 @@ class Central {
   // Empties the inboxes of caches; of running threads' only with `others`. False when there was nothing.
   bool drain_inboxes(const Lock& lock, const void* thread, bool others);
   void give_chain(const Lock& lock, const core::Chain& chain);
-  void release_above(std::uint64_t excess_bytes);
+  // Keeps a block that was just freed for the next request if that is of its size, or gives it back.
+  void give_or_keep(const Lock& lock, core::Block* block);
+  void flush_recent(const Lock& lock, StreamHeap& heap);
+  void flush_recent(const Lock& lock);
+  void release_above(const Lock& lock, std::uint64_t excess_bytes);
   std::uint64_t excess() const;
   void apply_limit();
   void publish(const Lock& lock);
@@ -236,22 +291,24 @@ class Central {
   const std::unique_ptr<drivers::Driver> driver_;
   const drivers::Capabilities& capabilities_;
   const FrontConfig config_;
+  const bool named_;  // ptr() of a block is an object, not its address.
   void* const front_;
   const core::SizeClasses classes_;
   std::mutex mutex_;
   core::BlockPool pool_;
   core::BlockIndex index_;
   StreamTable streams_;
+  Captures captures_;
   core::StreamUses uses_;
   core::OrderLedger ledger_;
   DeviceWork work_;
   BlockObjects objects_;
   HostBuffers host_;
+  OrderedBuffers ordered_;
   std::vector<std::unique_ptr<StreamHeap>> heaps_;
   std::unique_ptr<core::HeapGroup> group_;
   std::uint64_t range_ = 0;  // Reserved bytes of each heap.
   std::uint64_t peak_reserved_ = 0;
-  std::unordered_map<const core::PageHeap*, StreamHeap*> by_pages_;
   std::vector<StreamHeap*> spare_heaps_;  // Of destroyed streams.
   struct PendingHost {
     core::Block* block;
@@ -271,6 +328,7 @@ class Central {
   core::Figures figures_;
   core::Limits limits_;
   Published published_;
+  std::uint64_t published_changes_ = UINT64_MAX;  // Changes of the heaps when the above was set.
 };
 
 }  // namespace cistern::allocation

@@ -9,7 +9,7 @@ using core::Block;
 
 std::vector<std::string> Central::check_invariants(const Lock& lock) const {
   std::vector<std::string> broken;
-  std::uint64_t active = 0, live = 0, heap_bytes = 0, host_bytes = 0, views = 0;
+  std::uint64_t active = 0, live = 0, heap_bytes = 0, host_bytes = host_.slab_bytes(), ordered_bytes = 0, views = 0;
   std::size_t descriptors = 0, objects = 0;
   pool_.for_each([&](const Block* block) {
     const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
@@ -25,13 +25,16 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
     if ((block->flags & core::kBlockView) != 0) {
       views += block->capacity;
     } else if ((block->flags & core::kBlockHost) != 0) {
-      host_bytes += full_capacity(block);
+      if (!HostBuffers::is_part(block)) host_bytes += full_capacity(block);
+    } else if ((block->flags & core::kBlockOrdered) != 0) {
+      ordered_bytes += full_capacity(block);
     } else if ((block->flags & core::kBlockSlab) == 0) {
       const auto* node = static_cast<const core::HeapNode*>(block->home);
       heap_bytes += node->size;
       if (node->block != block) broken.emplace_back("a heap node does not lead back to its block");
     }
-    if ((block->flags & (core::kBlockView | core::kBlockHost)) == 0 && index_.find(address_of(block)) != block) {
+    const int elsewhere = core::kBlockView | core::kBlockHost | core::kBlockOrdered;
+    if ((block->flags & elsewhere) == 0 && index_.find(address_of(block)) != block) {
       broken.emplace_back("the index does not find a block by its address");
     }
   });
@@ -48,6 +51,7 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
   expect(figures_.live_buffers(), live, "the count of live buffers");
   expect(view_bytes_.load(std::memory_order_relaxed), views, "bytes of views");
   expect(host_.bytes(), host_bytes, "bytes of host buffers");
+  expect(ordered_.bytes(), ordered_bytes, "bytes of buffers from the device's pool");
   expect(pool_.used(), descriptors, "descriptors in use");
   expect(objects_.live(), objects, "objects over blocks of the heap");
   for (std::string& message : objects_.check_invariants()) broken.push_back(std::move(message));

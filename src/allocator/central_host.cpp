@@ -17,7 +17,7 @@ bool Central::room_for(const Lock& lock, std::uint64_t bytes, const void* thread
   };
   if (over() == 0) return true;
   if (over() == UINT64_MAX) return false;
-  release_above(over());
+  release_above(lock, over());
   if (over() == 0) return true;
   give_all_back(lock, thread, true);
   trim(lock, 0, true);
@@ -25,7 +25,23 @@ bool Central::room_for(const Lock& lock, std::uint64_t bytes, const void* thread
 }
 
 Block* Central::take_host(const Lock& lock, std::uint64_t bytes, const void* thread) {
+  // Asking the device what is done costs calls, so only when what is known to be done does not serve.
+  if (Block* block = host_.take_cached(bytes)) return block;
   settle_host();
+  if (host_.can_start() && reserved() + HostBuffers::kTinyBytes <= limits_.memory()) {
+    host_.start();
+    apply_limit();
+  }
+  if (host_.pooled() && bytes <= classes_.largest()) {
+    if (Block* block = host_.take_small(bytes)) return block;
+    // A slab must fit as it is; where that is too much, a whole buffer may still fit.
+    const bool room = reserved() + HostBuffers::kSlabBytes <= limits_.memory();
+    if (room && host_.add_slab(bytes) == Status::ok) {
+      apply_limit();
+      if (Block* block = host_.take_small(bytes)) return block;
+    }
+  }
+  bytes = core::align_up(bytes, std::uint64_t{capabilities_.alignment});
   if (Block* block = host_.take_cached(bytes)) return block;
   bool full = false;
   Block* block = pool_.take();
@@ -49,6 +65,32 @@ Block* Central::take_host(const Lock& lock, std::uint64_t bytes, const void* thr
   return nullptr;
 }
 
+Block* Central::take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, const void* thread) {
+  work_.take_shortage();
+  const auto fits = [&] {
+    // What the pool holds unused serves the request, or leaves after it.
+    const std::uint64_t limit = limits_.memory(), used = ordered_.bytes() + host_.bytes();
+    return bytes <= limit && used <= limit - bytes;
+  };
+  if (!fits()) give_all_back(lock, thread, true);
+  if (!fits()) return nullptr;
+  Block* block = pool_.take();
+  if (block == nullptr) return nullptr;
+  Status status = ordered_.make(*block, bytes, &heap.native);
+  if (status == Status::out_of_memory) {
+    give_all_back(lock, thread, true);
+    trim(lock, 0, true);
+    status = ordered_.make(*block, bytes, &heap.native);
+  }
+  if (status == Status::capturing) work_.note_shortage();  // The error says so.
+  if (work_.ok(status)) {
+    ordered_.watch(limits_.memory() - std::min(limits_.memory(), host_.bytes()), false);
+    return block;
+  }
+  pool_.give(block);
+  return nullptr;
+}
+
 void Central::show_host_object(Block* block) {
   if (!capabilities_.block_objects && !capabilities_.segment_objects) return;
   BlockPool::object_of(block)->set(driver_->host_object(reinterpret_cast<void*>(address_of(block))), 0);
@@ -62,7 +104,7 @@ void Central::keep_host(Block* block, bool used_elsewhere) {
     pending_host_.push_back({block, core::Ticket::none, false});
     return;
   }
-  if (capabilities_.whole_buffers && !capabilities_.block_objects && host_.destroy(*block)) {
+  if (capabilities_.whole_buffers && !capabilities_.block_objects && !host_.pooled() && host_.destroy(*block)) {
     pool_.give(block);
     apply_limit();
     return;
@@ -89,59 +131,63 @@ void Central::settle_host() {
 
 void Central::drop_host_cache() {
   settle_host();
-  while (Block* block = host_.take_largest()) {
+  while (Block* block = host_.take_oldest()) {
     if (!host_.destroy(*block)) {
       host_.keep(block);
       break;
     }
     pool_.give(block);
   }
+  host_.release_slabs();
   apply_limit();
 }
 
+// The block and a fresh host block change their memory: the one goes on with the host's, the other goes back with the
+// device's.
 bool Central::move_to_host(const Lock& lock, Block* block) {
-  const int fixed = core::kBlockHost | core::kBlockView | core::kBlockPinned;
-  if (!capabilities_.can_copy || (block->flags & fixed) != 0) return false;
-  // The old memory needs a descriptor of its own, since this one goes on with the new memory.
-  Block* old = pool_.take();
-  if (old == nullptr) return false;
-  StreamHeap& heap = heap_of(block);
+  const int unmoved = core::kBlockHost | core::kBlockView | core::kBlockPinned;
+  if (!capabilities_.can_copy || (block->flags & unmoved) != 0 || fixed(block)) return false;
   const std::uint64_t capacity = full_capacity(block), from = address_of(block);
-  Block made;
-  if (!room_for(lock, capacity, nullptr) || host_.make(made, capacity) != Status::ok) {
-    pool_.give(old);
+  Block* other = take_host(lock, capacity, nullptr);
+  if (other == nullptr) return false;
+  const std::uint64_t to = address_of(other);
+  void* const native = native_of(block);
+  // After the stream's work, and after what other streams were said to do with it.
+  if (!order_uses(block) || driver_->copy(to, from, capacity, native) != Status::ok || !work_.wait_for(native)) {
+    work_.ok(Status::failed);  // Keeps the driver's text for the error.
+    // A copy that was submitted still writes there.
+    keep_host(other, true);
     return false;
   }
-  if (!work_.wait_for_all() || driver_->copy(address_of(&made), from, capacity, heap.native) != Status::ok ||
-      !work_.wait_for_all()) {
-    host_.destroy(made);
-    pool_.give(old);
-    return false;
-  }
-  host_.rebind(made, block);
-  old->address.store(from, std::memory_order_relaxed);
-  old->capacity = capacity;
-  old->home = block->home;
-  old->bin = block->bin;
-  old->flags = block->flags & (core::kBlockSlab | core::kBlockObject | core::kBlockOwnObject);
+  host_.rebind(*other, block);
+  void* const host_home = other->home;
+  const std::uint8_t host_bin = other->bin, host_flags = other->flags;
+  other->address.store(from, std::memory_order_relaxed);
+  other->capacity = capacity;
+  other->home = block->home;
+  other->bin = block->bin;
+  other->flags = static_cast<std::uint8_t>(block->flags & ~core::kBlockEmpty);
   if (core::BlockObject* object = BlockPool::object_of(block); object != nullptr) {
-    BlockPool::object_of(old)->set(object->object.load(std::memory_order_relaxed),
-                                   object->offset.load(std::memory_order_relaxed));
+    BlockPool::object_of(other)->set(object->object.load(std::memory_order_relaxed),
+                                     object->offset.load(std::memory_order_relaxed));
+    object->set(nullptr, 0);
   }
-  if ((block->flags & core::kBlockSlab) != 0) {
-    static_cast<core::Slab*>(block->home)->replace(block, old);
+  if ((block->flags & core::kBlockOrdered) != 0) {
+    ordered_.rebind(*other, other);
+  } else if ((block->flags & core::kBlockSlab) != 0) {
+    static_cast<core::Slab*>(block->home)->replace(block, other);
   } else {
-    static_cast<core::HeapNode*>(block->home)->block = old;
-    index_.insert(from, old);
+    static_cast<core::HeapNode*>(block->home)->block = other;
+    index_.insert(from, other);
   }
   // Whoever frees the block next must look at it: it no longer fits the bins.
   block->owner.fetch_or(core::kAttention, std::memory_order_acq_rel);
-  block->home = made.home;
-  block->flags = static_cast<std::uint8_t>(core::kBlockHost | (block->flags & core::kBlockEmpty));
-  block->address.store(address_of(&made), std::memory_order_release);
+  block->home = host_home;
+  block->bin = host_bin;
+  block->flags = static_cast<std::uint8_t>(host_flags | (block->flags & core::kBlockEmpty));
+  block->address.store(to, std::memory_order_release);
   show_host_object(block);
-  uses_.take(block);
-  give(lock, old);
+  give(lock, other);
   apply_limit();
   return true;
 }

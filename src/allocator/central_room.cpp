@@ -19,7 +19,9 @@ std::uint64_t Central::full_capacity(const Block* block) const {
   if ((block->flags & core::kBlockSlab) != 0) {
     return static_cast<const core::Slab*>(block->home)->block_bytes.load(std::memory_order_relaxed);
   }
-  if ((block->flags & core::kBlockHost) != 0) return reinterpret_cast<std::uintptr_t>(block->home);
+  if ((block->flags & (core::kBlockHost | core::kBlockOrdered)) != 0) {
+    return reinterpret_cast<std::uintptr_t>(block->home);
+  }
   return static_cast<const HeapNode*>(block->home)->size;
 }
 
@@ -56,14 +58,25 @@ bool Central::open(StreamHeap& heap) {
     range_ = range;
     apply_limit();
   }
-  by_pages_.reserve(by_pages_.size() + 1);
   heap.pages = &group_->add_heap(heap.backing);
-  by_pages_.emplace(heap.pages, &heap);
+  heap.pages->user = &heap;
+  heap.pages->hold(heap.held);
   heap.shown_pages.store(heap.pages, std::memory_order_release);
   return true;
 }
 
 HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
+                         const void* thread) {
+  alignment = std::max<std::uint64_t>(alignment, capabilities_.alignment);
+  flush_recent(lock, heap);
+  const std::uint64_t most = std::min<std::uint64_t>(capabilities_.max_buffer, limits_.memory());
+  if (bytes <= most && heap.pages != nullptr && group_->reserved() <= group_->limit()) {
+    if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
+  }
+  return bring(lock, heap, bytes, alignment, thread);
+}
+
+HeapNode* Central::bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                          const void* thread) {
   work_.take_shortage();
   if (bytes > capabilities_.max_buffer) {
@@ -72,16 +85,15 @@ HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
   }
   if (bytes > limits_.memory()) return nullptr;
   if (heap.pages == nullptr && !open(heap)) return nullptr;
-  alignment = std::max<std::uint64_t>(alignment, capabilities_.alignment);
   const auto over = [&] { return group_->reserved() - std::min(group_->reserved(), group_->limit()); };
   if (over() != 0) {
     // The limit was lowered below what is reserved: first under it again, then more.
-    release_above(over());
+    release_above(lock, over());
     if (over() != 0) give_all_back(lock, thread, true);
     if (over() != 0) trim(lock, 0, true);
     if (over() != 0 && group_->live() + bytes > group_->limit()) return nullptr;
+    if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
   }
-  if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
   // Before new memory is brought: what this thread keeps, and what others have freed for their owners.
   bool found = drain_inboxes(lock, thread, true);
   Chain kept;
@@ -90,6 +102,7 @@ HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
   }
   found = found || kept.head != nullptr;
   give_chain(lock, kept);
+  flush_recent(lock);
   release_empty_slabs();
   if (found) {
     if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
@@ -165,6 +178,7 @@ void Central::flush_all_caches(const Lock& lock) {
   }
   give_chain(lock, kept);
   drain(lock);
+  flush_recent(lock);
 }
 
 void Central::release_empty_slabs() {
@@ -178,6 +192,7 @@ void Central::give_all_back(const Lock& lock, const void* thread, bool wait) {
   flush_thread(lock, thread);
   if (wait) work_.wait_for_all();
   drain_inboxes(lock, thread, true);
+  flush_recent(lock);
   settle_host();
   release_empty_slabs();
   objects_.drop_idle();
@@ -191,8 +206,14 @@ void Central::give_all_back(const Lock& lock, const void* thread, bool wait) {
   }
 }
 
-void Central::trim(const Lock&, std::uint64_t keep, bool wait) {
-  if (group_ != nullptr && group_->wholly_free() > keep) group_->trim(keep, wait);
+void Central::trim(const Lock& lock, std::uint64_t keep, bool wait) {
+  flush_recent(lock);
+  // What a capture may still use is not known to the driver.
+  const bool free = group_ != nullptr && group_->wholly_free() > keep && !(captures_.any() && work_.hidden());
+  if (free) group_->trim(keep, wait);
+  if (!capabilities_.ordered_buffers || ordered_.reserved() <= keep) return;
+  if (wait) work_.wait_for_all();  // What was freed a moment ago is the pool's only then.
+  ordered_.give_back(ordered_.reserved() - keep);
 }
 
 // --- Limits ---------------------------------------------------------------------------------------------------------
@@ -204,15 +225,24 @@ void Central::apply_limit() {
   group_->set_limit(heap_limit, limits_.lowered());
 }
 
-void Central::release_above(std::uint64_t excess_bytes) {
+void Central::release_above(const Lock& lock, std::uint64_t excess_bytes) {
   if (excess_bytes == 0) return;
+  flush_recent(lock);
   if (group_ != nullptr) {
     const std::uint64_t free = group_->wholly_free();
     if (free != 0) excess_bytes -= std::min(excess_bytes, group_->trim(free - std::min(free, excess_bytes), false));
   }
+  if (excess_bytes != 0 && capabilities_.ordered_buffers) {
+    excess_bytes -= std::min(excess_bytes, ordered_.give_back(excess_bytes));
+  }
   settle_host();
+  if (excess_bytes != 0) {
+    const std::uint64_t before = host_.bytes();
+    host_.release_slabs();
+    excess_bytes -= std::min(excess_bytes, before - host_.bytes());
+  }
   while (excess_bytes != 0) {
-    Block* block = host_.take_largest();
+    Block* block = host_.take_oldest();
     if (block == nullptr) break;
     if (!host_.destroy(*block)) {
       host_.keep(block);
@@ -226,18 +256,17 @@ void Central::release_above(std::uint64_t excess_bytes) {
 
 std::uint64_t Central::excess() const {
   const std::uint64_t active = figures_.active(), views = view_bytes_.load(std::memory_order_relaxed);
-  const std::uint64_t reserved = (group_ ? group_->reserved() : 0) + host_.bytes();
-  return limits_.excess(reserved, active - std::min(active, views));
+  return limits_.excess(reserved(), active - std::min(active, views));
 }
 
 void Central::enforce_cache_limit(const Lock& lock, const void* thread) {
   drain(lock);
-  release_above(excess());
+  release_above(lock, excess());
   if (excess() == 0) return;
   flush_thread(lock, thread);
   drain_inboxes(lock, thread, true);
   release_empty_slabs();
-  release_above(excess());
+  release_above(lock, excess());
 }
 
 void Central::enforce_cache_limit_soon(const void* thread) {
@@ -254,7 +283,7 @@ void Central::set_memory_limit(const Lock& lock, std::uint64_t bytes, const void
   const std::uint64_t reserved = reserved_now(lock);
   if (reserved <= bytes) return;
   give_all_back(lock, thread, true);
-  release_above(reserved_now(lock) - std::min(reserved_now(lock), bytes));
+  release_above(lock, reserved_now(lock) - std::min(reserved_now(lock), bytes));
   if (reserved_now(lock) > bytes) trim(lock, 0, true);
 }
 
@@ -266,6 +295,7 @@ void Central::set_cache_limit(const Lock& lock, std::uint64_t bytes, const void*
 void Central::reset_peak_reserved(const Lock& lock) {
   if (group_ != nullptr) group_->reset_peak_reserved();
   peak_reserved_ = reserved_now(lock);
+  published_changes_ = UINT64_MAX;
 }
 
 void Central::settle_residency(const Lock&, bool batches) {
@@ -285,9 +315,11 @@ void Central::publish(const Lock& lock) {
     const std::uint64_t changes = group_->counts().created + group_->counts().released;
     if (std::exchange(settled_changes_, changes) != changes) settle_residency(lock, false);
   }
-  if (enforce_wanted_.exchange(false, std::memory_order_relaxed)) enforce_cache_limit(lock, nullptr);
+  if (enforce_wanted_.load(std::memory_order_relaxed) && enforce_wanted_.exchange(false, std::memory_order_relaxed)) {
+    enforce_cache_limit(lock, nullptr);
+  }
   if (limits_.cache_binds()) {
-    release_above(excess());
+    release_above(lock, excess());
     if (!capabilities_.asynchronous) {
       const auto signed_bytes = [](std::uint64_t v) {
         return static_cast<std::int64_t>(std::min<std::uint64_t>(v, INT64_MAX));
@@ -301,10 +333,14 @@ void Central::publish(const Lock& lock) {
     figures_.set_floor(core::Figures::kNoFloor, 0);
     has_floor_ = false;
   }
+  const std::uint64_t reserved = reserved_now(lock);
+  const std::uint64_t changes =
+      (group_ != nullptr ? group_->changes() : 0) + host_.changes() + ordered_.changes() + work_.host_waits();
+  if (reserved == published_.reserved.load(std::memory_order_relaxed) && changes == published_changes_) return;
+  published_changes_ = changes;
   const auto set = [](std::atomic<std::uint64_t>& to, std::uint64_t value) {
     to.store(value, std::memory_order_relaxed);
   };
-  const std::uint64_t reserved = reserved_now(lock);
   set(published_.reserved, reserved);
   if (group_ != nullptr) {
     const core::HeapCounts& counts = group_->counts();
@@ -316,7 +352,7 @@ void Central::publish(const Lock& lock) {
   }
   peak_reserved_ = std::max(peak_reserved_, reserved);
   set(published_.peak_reserved, peak_reserved_);
-  set(published_.handles, (group_ != nullptr ? group_->pieces() : 0) + host_.count());
+  set(published_.handles, (group_ != nullptr ? group_->pieces() : 0) + host_.count() + ordered_.count());
   set(published_.host_waits, work_.host_waits());
 }
 
@@ -332,6 +368,7 @@ ThreadCache* Central::adopt(const Lock&, StreamHeap& heap, const void* thread) {
   auto* cache = new (std::nothrow) ThreadCache;
   if (cache == nullptr) return nullptr;
   cache->set_up(classes_);
+  cache->account.set_keep_low(0);  // The first free looks.
   cache->front = front_;
   cache->heap = &heap;
   cache->thread = thread;

@@ -147,6 +147,22 @@ void PrimaryAllocator::free(Buffer buffer) {
   free_to(*thread_state.caches[kPrimaryHeap].load(std::memory_order_relaxed), buffer);
 }
 
+// The same for a block that is too large for a bin: the device's heap takes it back.
+inline bool DeviceAllocator::free_large(ThreadCache& cache, std::uintptr_t owner, Buffer buffer) {
+  Block* block = buffer.block();
+  const std::uint64_t serial = buffer.serial();
+  if (owner != cache.owner_of_bin(ThreadCache::kNoBin) || block->serial.load(std::memory_order_relaxed) != serial) {
+    return false;
+  }
+  block->serial.store(serial + 1, std::memory_order_relaxed);
+  const bool look = cache.freed_elsewhere(static_cast<std::int64_t>(block->capacity));
+  core::Chain one;
+  one.push(block);
+  central_.give_later(one);
+  if (look) after_free(true);
+  return true;
+}
+
 // A block of another heap's cache of this thread, or something that needs a longer look.
 void DeviceAllocator::free_other(Buffer buffer) {
   const std::uintptr_t owner = buffer.block()->owner.load(std::memory_order_relaxed);
@@ -154,7 +170,7 @@ void DeviceAllocator::free_other(Buffer buffer) {
     ThreadCache& cache = *ThreadCache::of(owner);
     if (cache.front == this &&
         cache.fast_thread.load(std::memory_order_relaxed) == thread_state.fast.load(std::memory_order_relaxed) &&
-        free_fast(cache, owner, buffer)) {
+        (free_fast(cache, owner, buffer) || free_large(cache, owner, buffer))) {
       return;
     }
   }

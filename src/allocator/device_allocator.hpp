@@ -49,6 +49,10 @@ class DeviceAllocator : public Allocator {
   // A stream of this allocator; null is the default stream.
   Stream stream(void* native);
   void stream_destroyed(const Stream& stream);
+  // Throws invalid_argument, naming the call, unless the stream is a live one of this allocator.
+  void check_stream(const Stream& stream, const char* call) const {
+    check_stream_entry(streams_.at(stream.slot()), stream, call);
+  }
   // What the host can follow; moves device-only memory to unified memory first.
   void* host_pointer(Buffer buffer);
 
@@ -59,6 +63,14 @@ class DeviceAllocator : public Allocator {
   std::size_t set_wired_limit(std::size_t bytes);
   void clear_cache();
   void before_submit();
+  // Capture pools, by number; see cistern/capture.hpp.
+  std::uint64_t make_pool();
+  void begin_pool(std::uint64_t pool, CaptureFilter filter, StreamEntry* only = nullptr);
+  void begin_pool(std::uint64_t pool, const Stream& stream);
+  void end_pool(std::uint64_t pool);
+  void release_pool(std::uint64_t pool);
+  std::size_t pool_bytes(std::uint64_t pool);
+  std::vector<MemorySegment> map();
   MemoryOptions set_options(MemoryOptions options);
   MemoryOptions options() const;
   std::vector<TagStats> tags() const;
@@ -100,16 +112,20 @@ class DeviceAllocator : public Allocator {
   Buffer hand_out(core::ThreadCache& cache, core::Block* block);
   [[gnu::noinline, gnu::cold]] Buffer checkpoint(Buffer buffer);
   bool free_fast(core::ThreadCache& cache, std::uintptr_t owner, Buffer buffer);
+  bool free_large(core::ThreadCache& cache, std::uintptr_t owner, Buffer buffer);
   [[gnu::noinline, gnu::cold]] void after_low(core::ThreadCache& cache);
   [[gnu::noinline]] void free_other(Buffer buffer);
 
   Request round(std::size_t bytes) const;
   [[gnu::noinline]] Buffer malloc_slow(std::size_t bytes, StreamEntry* entry);
+  Buffer malloc_large(std::size_t bytes, StreamHeap& heap);
   core::Block* obtain(const Request& request, StreamHeap& heap, core::ThreadCache*& cache);
   core::Block* obtain_host(const Request& request);
+  core::Block* obtain_ordered(const Request& request, StreamHeap& heap);
+  core::Block* obtain_captured(const Request& request, std::uint64_t pool, const StreamEntry& entry);
   void account_malloc(core::ThreadCache* cache, const core::Block* block, const Request& request);
   Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
-  void clear_content(core::Block* block, StreamHeap* heap);
+  void clear_content(core::Block* block);
   void drain_own_inbox(core::ThreadCache& cache);
   core::ThreadCache* own_cache(ThreadRecord* record, const StreamHeap& heap) const;
   void free_slow(Buffer buffer);
@@ -122,10 +138,18 @@ class DeviceAllocator : public Allocator {
   void add_use(Buffer buffer, const Stream& stream, const char* call);
   core::ThreadCache* cache_for(const core::Block* block) const;
   static const core::PageHeap* pages_of(const core::Block* block);
-  void keep(core::ThreadCache& cache, core::Block* block, core::Chain& spill);
+  // Whether a free block may go into a thread's cache.
+  bool kept_by_threads(const core::Block* block) const {
+    const bool fits = (block->flags & core::kBlockSlab) != 0 || block->capacity <= central_.config().max_cached;
+    return fits && (block->flags & core::kBlockHost) == 0 && !central_.uses().contains(block);
+  }
   std::uint64_t cache_budget() const;
-  void bound(core::ThreadCache& cache);
-  void check_stream_entry(const StreamEntry* entry, const Stream& stream, const char* call) const;
+  void bound(core::ThreadCache& cache, core::Chain spill = {});
+  void check_stream_entry(const StreamEntry* entry, const Stream& stream, const char* call) const {
+    if (entry == nullptr || entry->id.load(std::memory_order_relaxed) != stream.id()) [[unlikely]]
+      throw_foreign_stream(stream, call);
+  }
+  [[noreturn, gnu::cold]] void throw_foreign_stream(const Stream& stream, const char* call) const;
   // The block of a live buffer of this allocator; throws otherwise.
   core::Block* checked(Buffer buffer, const char* call) const;
   [[noreturn]] void throw_misuse(Buffer buffer, const char* call) const;

@@ -1,6 +1,7 @@
 // The long way of free: other threads' blocks, blocks that no cache owns, content options, tags, and misuse.
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "allocator/device_allocator.hpp"
@@ -34,8 +35,8 @@ void DeviceAllocator::throw_misuse(Buffer buffer, const char* call) const {
   DeviceAllocator* owner = allocator_of(block);
   if (owner == nullptr) throw invalid_argument(start + "the buffer's allocator is gone");
   if (owner != this) {
-    throw invalid_argument(start + "buffer " + owner->describe(block) + " belongs to another allocator than that of " +
-                           to_string(device_));
+    const char* const other = owner->device_ == device_ ? "another allocator of " : "another allocator than that of ";
+    throw invalid_argument(start + "buffer " + owner->describe(block) + " belongs to " + other + to_string(device_));
   }
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
   if (serial > buffer.serial() + 1) {
@@ -44,7 +45,10 @@ void DeviceAllocator::throw_misuse(Buffer buffer, const char* call) const {
                            std::to_string(buffer.serial()) + " on " + to_string(device_) +
                            ", has served others since, now " + describe(block));
   }
-  throw invalid_argument(start + "buffer " + describe(block) + " was already freed (double free)");
+  const std::string_view what = call;
+  const bool ends = what == "free" || what == "release";
+  throw invalid_argument(start + "buffer " + describe(block) + " was already freed (" +
+                         (ends ? "double free)" : "use after free)"));
 }
 
 Block* DeviceAllocator::checked(Buffer buffer, const char* call) const {
@@ -72,7 +76,7 @@ void DeviceAllocator::poison(const Block* block) const {
 }
 
 const core::PageHeap* DeviceAllocator::pages_of(const Block* block) {
-  if ((block->flags & (core::kBlockHost | core::kBlockView)) != 0) return nullptr;
+  if ((block->flags & (core::kBlockHost | core::kBlockView | core::kBlockOrdered)) != 0) return nullptr;
   return (block->flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(block->home)->node->heap
                                                 : static_cast<const core::HeapNode*>(block->home)->heap;
 }
@@ -96,11 +100,7 @@ bool DeviceAllocator::account_free(std::uint64_t capacity) {
   const auto bytes = static_cast<std::int64_t>(capacity);
   if (const ThreadRecord* record = thread_state.record) {
     for (ThreadCache* cache : record->caches) {
-      if (cache == nullptr || cache->front != this) continue;
-      cache->add_live(-bytes, -1);
-      cache->account.set_keep_low(cache->account.keep_low.load(std::memory_order_relaxed) - bytes);
-      return cache->account.bytes.load(std::memory_order_relaxed) <
-             cache->account.floor.load(std::memory_order_relaxed);
+      if (cache != nullptr && cache->front == this) return cache->freed_elsewhere(bytes);
     }
   }
   return central_.figures().add_shared(-bytes, -1);
@@ -110,17 +110,16 @@ bool DeviceAllocator::account_free(std::uint64_t capacity) {
 void DeviceAllocator::finish_free(Block* block, ThreadCache* cache) {
   poison(block);
   if (block->tag != 0) tag_figures_.subtract(std::exchange(block->tag, std::uint16_t{0}), block->capacity);
-  const bool look = account_free(block->capacity);
+  const bool look = cache != nullptr ? cache->freed_elsewhere(static_cast<std::int64_t>(block->capacity))
+                                     : account_free(block->capacity);
   restore_empty(block);
-  if (cache != nullptr && (block->flags & core::kBlockHost) == 0 && !central_.uses().contains(block)) {
-    Chain spill;
-    keep(*cache, block, spill);
-    cache->bound(cache_budget(), spill);
-    central_.give_later(spill);
+  Chain spill;
+  if (cache != nullptr && kept_by_threads(block)) {
+    cache->hold(block, spill);
+    bound(*cache, spill);
   } else {
-    Chain one;
-    one.push(block);
-    central_.give_later(one);
+    spill.push(block);
+    central_.give_later(spill);
   }
   after_free(look);
 }
@@ -136,7 +135,7 @@ void DeviceAllocator::after_low(ThreadCache& cache) {
 
 void DeviceAllocator::after_free(bool look_at_cache_limit) {
   if (look_at_cache_limit) central_.enforce_cache_limit_soon(thread_state.record);
-  if (central_.capabilities().whole_buffers) {
+  if (central_.capabilities().whole_buffers && !central_.capabilities().ordered_buffers) {
     // Nothing is kept; this device has no asynchronous work, so the lock is never held for long.
     const Central::Lock lock(central_);
     central_.drain(lock);
@@ -220,13 +219,18 @@ void DeviceAllocator::free_raw(void* ptr) {
 
 Buffer DeviceAllocator::find(const void* ptr) const {
   const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr));
-  Block* block = central_.index().find(address);
-  if (block == nullptr && host_buffers_) block = central_.host().find(address);
-  if (block == nullptr) return {};
-  const std::uint64_t serial = block->serial.load(std::memory_order_acquire);
-  const bool live = serial % 2 != 0 && address_of(block) == address &&
-                    block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
-  return live ? Buffer(block, serial) : Buffer();
+  const auto live = [&](Block* block) {
+    if (block == nullptr) return Buffer();
+    const std::uint64_t serial = block->serial.load(std::memory_order_acquire);
+    const bool here = serial % 2 != 0 && address_of(block) == address &&
+                      block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
+    return here ? Buffer(block, serial) : Buffer();
+  };
+  // The index keeps entries of blocks that are gone, and the driver may give their addresses to the host.
+  Buffer found = live(central_.index().find(address));
+  if (!found && host_buffers_) found = live(central_.host().find(address));
+  if (!found && central_.capabilities().ordered_buffers) found = live(central_.ordered().find(address));
+  return found;
 }
 
 std::size_t DeviceAllocator::size(Buffer buffer) const {

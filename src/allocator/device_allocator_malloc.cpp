@@ -1,5 +1,6 @@
 // The long way of malloc: thread caches that are empty, the device's lock, content options, tags, memory pressure.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <new>
 
@@ -17,9 +18,9 @@ std::uint64_t DeviceAllocator::cache_budget() const {
   return std::max<std::uint64_t>(config.cache_bytes, central_.figures().active() / config.cache_fraction);
 }
 
-void DeviceAllocator::bound(ThreadCache& cache) {
-  Chain spill;
-  cache.bound(cache_budget(), spill);
+// Holds the cache to its budget; what has to go joins what was spilled already.
+void DeviceAllocator::bound(ThreadCache& cache, Chain spill) {
+  cache.bound([this] { return cache_budget(); }, spill);
   central_.give_later(spill);
 }
 
@@ -42,13 +43,18 @@ DeviceAllocator::Request DeviceAllocator::round(std::size_t bytes) const {
   } else {
     central_.driver().block_layout(wanted, request.rounded, request.alignment);
     request.rounded = core::align_up(request.rounded, alignment_mask_ + 1);
+    if (central_.capabilities().block_objects) {
+      // The fewer sizes and starts there are, the more often a block comes to where an object of its size stands.
+      const std::size_t floor = std::bit_floor(request.rounded);
+      request.rounded = core::align_up(request.rounded, std::max(alignment_mask_ + 1, floor / kObjectSizes));
+      request.alignment =
+          std::max(request.alignment, std::min(floor / kObjectStarts, central_.capabilities().granularity));
+    }
   }
   return request;
 }
 
-void DeviceAllocator::check_stream_entry(const StreamEntry* entry, const Stream& stream, const char* call) const {
-  if (entry != nullptr && entry->id.load(std::memory_order_relaxed) == stream.id()) [[likely]]
-    return;
+void DeviceAllocator::throw_foreign_stream(const Stream& stream, const char* call) const {
   std::string text = std::string("cistern: ") + call + ": ";
   if (stream.device() != device_) {
     text += "a stream of " + to_string(stream.device()) + " was given to " + to_string(device_);
@@ -59,15 +65,6 @@ void DeviceAllocator::check_stream_entry(const StreamEntry* entry, const Stream&
   throw invalid_argument(text);
 }
 
-// Puts a free block into the thread's own cache, or hands it on.
-void DeviceAllocator::keep(ThreadCache& cache, Block* block, Chain& spill) {
-  if ((block->flags & core::kBlockSlab) != 0 || block->capacity <= central_.config().max_cached) {
-    cache.hold(block, spill);
-  } else {
-    spill.push(block);
-  }
-}
-
 void DeviceAllocator::drain_own_inbox(ThreadCache& cache) {
   Chain freed, spill;
   core::LateFrees late;
@@ -75,15 +72,14 @@ void DeviceAllocator::drain_own_inbox(ThreadCache& cache) {
   central_.note_late(late);
   for (Block* block = freed.head; block != nullptr;) {
     Block* const following = block->next;
-    if ((block->flags & core::kBlockHost) != 0 || central_.uses().contains(block)) {
-      spill.push(block);
+    if (kept_by_threads(block)) {
+      cache.hold(block, spill);
     } else {
-      keep(cache, block, spill);
+      spill.push(block);
     }
     block = following;
   }
-  cache.bound(cache_budget(), spill);
-  central_.give_later(spill);
+  bound(cache, spill);
 }
 
 // Puts a block that is about to be live into the figures: under the lock when it came from there, so that limits are
@@ -95,9 +91,7 @@ void DeviceAllocator::account_malloc(ThreadCache* cache, const Block* block, con
     return;
   }
   cache->add_live(bytes, 1);
-  if (cache->account.bytes.load(std::memory_order_relaxed) > cache->account.high.load(std::memory_order_relaxed)) {
-    central_.figures().checkpoint();
-  }
+  if (cache->above_high()) central_.figures().checkpoint();
 }
 
 // A free block that serves the request, in the figures already; null when there is no memory. `cache` becomes the
@@ -109,7 +103,8 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
     return bin != nullptr ? ThreadCache::pop(*bin) : nullptr;
   };
   thread_state.freeing.store(nullptr, std::memory_order_relaxed);
-  ThreadRecord* record = this_record();
+  ThreadRecord* record = thread_state.record;
+  if (record == nullptr) record = this_record();
   cache = own_cache(record, heap);
   if (cache != nullptr) {
     if (const std::uint32_t epoch = central_.flush_epoch(); cache->epoch != epoch) {
@@ -159,22 +154,42 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
 Block* DeviceAllocator::obtain_host(const Request& request) {
   const Central::Lock lock(central_);
   central_.drain(lock);
-  const std::size_t bytes = core::align_up(std::max<std::size_t>(request.bytes, 1), alignment_mask_ + 1);
-  Block* block = central_.take_host(lock, bytes, thread_state.record);
+  Block* block = central_.take_host(lock, std::max<std::size_t>(request.bytes, 1), thread_state.record);
   if (block != nullptr) account_malloc(nullptr, block, request);
   return block;
 }
 
-void DeviceAllocator::clear_content(Block* block, StreamHeap* heap) {
+Block* DeviceAllocator::obtain_ordered(const Request& request, StreamHeap& heap) {
+  const Central::Lock lock(central_);
+  central_.drain(lock);
+  const std::size_t bytes = core::align_up(std::max<std::size_t>(request.bytes, 1), alignment_mask_ + 1);
+  Block* block = central_.take_ordered(lock, heap, bytes, thread_state.record);
+  if (block != nullptr) account_malloc(nullptr, block, request);
+  return block;
+}
+
+// Memory of a capture pool is kept by no thread, so that the pool has all of it when it is released.
+Block* DeviceAllocator::obtain_captured(const Request& request, std::uint64_t pool, const StreamEntry& entry) {
+  const Central::Lock lock(central_);
+  central_.drain(lock);
+  StreamHeap& heap = central_.capture_heap(lock, pool, entry);
+  const ThreadRecord* record = thread_state.record;
+  Block* block = request.bin < 0 ? central_.take_large(lock, heap, request.rounded, request.alignment, record)
+                                 : central_.take_small(lock, heap, static_cast<std::uint8_t>(request.bin), record);
+  if (block != nullptr) account_malloc(nullptr, block, request);
+  return block;
+}
+
+void DeviceAllocator::clear_content(Block* block) {
   // Which bytes are fresh is not known here, so a reused buffer and a fresh one are cleared alike.
   const std::uint64_t bytes = central_.full_capacity(block);
   const bool reachable = central_.capabilities().host_accessible || (block->flags & core::kBlockHost) != 0;
-  if (reachable && !asynchronous_) {
+  if (reachable && (!asynchronous_ || !central_.capabilities().host_accessible)) {
     std::memset(reinterpret_cast<void*>(address_of(block)), 0, bytes);
     return;
   }
   const Central::Lock lock(central_);
-  central_.driver().fill(address_of(block), 0, bytes, heap != nullptr ? heap->native : nullptr);
+  central_.driver().fill(address_of(block), 0, bytes, central_.native_of(block));
 }
 
 // Makes a block live that did not come the short way and is in the figures already.
@@ -182,14 +197,14 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
   const std::uint16_t tag = thread_state.tag;
   const bool host = (block->flags & core::kBlockHost) != 0;
   if ((options_.load(std::memory_order_relaxed) & (kZeroOnAlloc | kZeroOnReuse)) != 0) {
-    clear_content(block, host ? nullptr : static_cast<StreamHeap*>(cache != nullptr ? cache->heap : nullptr));
+    clear_content(block);
   }
   std::uintptr_t owner = core::central_owner_value();
   Chain spill;
   if (cache != nullptr && tag == 0 && !host && request.bytes != 0) {
     if ((block->flags & core::kBlockSlab) != 0) {
       owner = cache->owner_of_bin(block->bin);
-    } else if (block->capacity <= exact_limit_) {
+    } else if (block->capacity <= central_.config().max_cached) {
       owner = reinterpret_cast<std::uintptr_t>(&cache->exact_bin(block->capacity, spill));
     } else {
       owner = cache->owner_of_bin(ThreadCache::kNoBin);
@@ -204,10 +219,36 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
   if (tag != 0) tag_figures_.add(tag, block->capacity);
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
   block->serial.store(serial, std::memory_order_release);
-  if (cache != nullptr) {
-    cache->bound(cache_budget(), spill);
-    central_.give_later(spill);
+  if (cache != nullptr) bound(*cache, spill);
+  return Buffer(block, serial);
+}
+
+// The usual way of a block above the small classes, when nothing but the heap is to be looked at. Null when there is
+// more to do, or no memory.
+Buffer DeviceAllocator::malloc_large(std::size_t bytes, StreamHeap& heap) {
+  ThreadRecord* const record = thread_state.record;
+  ThreadCache* const cache = own_cache(record, heap);
+  const bool plain = cache != nullptr && thread_state.tag == 0 && options_.load(std::memory_order_relaxed) == 0 &&
+                     cache->epoch == central_.flush_epoch() && cache->inbox_empty();
+  if (!plain) return {};
+  thread_state.freeing.store(nullptr, std::memory_order_relaxed);
+  Chain spill;
+  Block* block = nullptr;
+  {
+    const Central::Lock lock(central_);
+    central_.drain(lock);
+    block = central_.take_large(lock, heap, (bytes + alignment_mask_) & ~alignment_mask_, alignment_mask_ + 1, record);
+    if (block == nullptr) return {};
+    if (cache->fetched(static_cast<std::int64_t>(block->capacity))) central_.figures().checkpoint();
   }
+  block->owner.store(block->capacity <= exact_limit_
+                         ? reinterpret_cast<std::uintptr_t>(&cache->exact_bin(block->capacity, spill))
+                         : cache->owner_of_bin(ThreadCache::kNoBin),
+                     std::memory_order_relaxed);
+  block->tag = 0;
+  const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
+  block->serial.store(serial, std::memory_order_release);
+  central_.give_later(spill);
   return Buffer(block, serial);
 }
 
@@ -217,13 +258,28 @@ Buffer DeviceAllocator::malloc_slow(std::size_t bytes, StreamEntry* entry) {
   }
   const bool host = entry == nullptr && host_buffers_;
   StreamHeap& heap = *(entry != nullptr ? entry : streams_.at(0))->heap;
+  const bool captures = entry != nullptr && central_.captures().any();
+  const std::uint64_t pool = captures ? central_.captures().route(entry->native) : 0;
+  if (bytes > small_limit_ && !host && exact_limit_ != 0 && pool == 0) {
+    try {
+      if (const Buffer buffer = malloc_large(bytes, heap)) return buffer;
+    } catch (const std::bad_alloc&) {
+      // The host has no memory for the books: below there is more to be tried.
+    }
+  }
   const Request request = round(bytes);
   std::uint64_t active = UINT64_MAX;
   for (;;) {
     ThreadCache* cache = nullptr;
     Block* block = nullptr;
     try {
-      block = host || central_.capabilities().whole_buffers ? obtain_host(request) : obtain(request, heap, cache);
+      if (pool != 0) {
+        block = obtain_captured(request, pool, *entry);
+      } else if (!host && central_.capabilities().ordered_buffers) {
+        block = obtain_ordered(request, heap);
+      } else {
+        block = host || central_.capabilities().whole_buffers ? obtain_host(request) : obtain(request, heap, cache);
+      }
     } catch (const std::bad_alloc&) {
       // The host has no memory for the books: the same to the caller.
     }

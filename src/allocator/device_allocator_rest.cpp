@@ -55,8 +55,12 @@ void* DeviceAllocator::host_pointer(Buffer buffer) {
     checked(buffer, "raw_ptr");
     const bool reachable = (block->flags & (core::kBlockHost | core::kBlockView)) != 0;
     if (!reachable && !central_.move_to_host(lock, block)) {
-      if (!central_.capabilities().can_copy || (block->flags & core::kBlockPinned) != 0) {
-        throw invalid_argument("cistern: raw_ptr: the host cannot reach buffer " + describe(block));
+      if (!central_.capabilities().can_copy || central_.fixed(block)) {
+        throw invalid_argument("cistern: raw_ptr: the host cannot reach buffer " + describe(block) +
+                               (central_.fixed(block) ? ", and graph memory does not move" : ""));
+      }
+      if (const std::string failure = central_.work().take_failure(); !failure.empty()) {
+        throw driver_error("cistern: raw_ptr: buffer " + describe(block) + " cannot be moved to the host: " + failure);
       }
       throw out_of_memory(
           "cistern: raw_ptr: no room to move buffer " + describe(block) + " to memory that the host reaches",
@@ -199,9 +203,11 @@ void DeviceAllocator::lock_for_fork() {
   central_.figures().mutex().lock();
   central_.uses().mutex().lock();
   central_.host().mutex().lock();
+  central_.ordered().mutex().lock();
 }
 
 void DeviceAllocator::unlock_after_fork() {
+  central_.ordered().mutex().unlock();
   central_.host().mutex().unlock();
   central_.uses().mutex().unlock();
   central_.figures().mutex().unlock();

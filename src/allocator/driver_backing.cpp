@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 
 #include "allocator/block_objects.hpp"
 
@@ -45,6 +46,16 @@ bool DeviceWork::clear_of_leftovers(drivers::Address at, std::size_t bytes) {
                       [&](const auto& range) { return range.first < at + bytes && at < range.first + range.second; });
 }
 
+bool DeviceWork::add_segment(const drivers::Segment& segment, Piece& piece) {
+  try {
+    segments_.emplace(next_segment_, segment);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  piece = static_cast<Piece>(next_segment_++);
+  return true;
+}
+
 DeviceWork::~DeviceWork() {
   for (const Point& point : points_) {
     for (const Event event : point.events) driver_.release(event);
@@ -58,13 +69,7 @@ Ticket DeviceWork::mark() {
   Point point;
   point.ticket = last_ + 1;
   try {
-    streams_.for_each_live([&](const StreamEntry& entry) {
-      point.events.push_back(Event::none);
-      if (driver_.record(entry.native, point.events.back()) != Status::ok) {
-        point.events.pop_back();
-        point.complete = false;
-      }
-    });
+    streams_.for_each_live([&](const StreamEntry& entry) { record(entry, point); });
     points_.push_back(point);
   } catch (const std::exception&) {
     for (const Event event : point.events) driver_.release(event);
@@ -73,6 +78,55 @@ Ticket DeviceWork::mark() {
   }
   ++last_;
   return current_ = static_cast<Ticket>(point.ticket);
+}
+
+// Nothing is recorded on a stream that is being captured: a later event covers what was submitted before as well.
+void DeviceWork::record(const StreamEntry& entry, Point& point) {
+  point.events.push_back(Event::none);
+  const Status status = driver_.record(entry.native, point.events.back());
+  if (status == Status::ok) return;
+  point.events.pop_back();
+  if (status == Status::capturing && entry.captured != 0) return;
+  if (status == Status::capturing) {
+    point.late.emplace_back(entry.slot, entry.id.load(std::memory_order_relaxed));
+  } else {
+    point.complete = false;
+  }
+}
+
+// False while one of the streams is still being captured.
+bool DeviceWork::record_late(Point& point) {
+  try {
+    const auto late = std::exchange(point.late, {});
+    for (const auto& [slot, id] : late) {
+      const StreamEntry* entry = streams_.at(slot);
+      // A stream that was destroyed since: the default stream came after its work.
+      if (entry->id.load(std::memory_order_relaxed) != id) entry = streams_.at(0);
+      record(*entry, point);
+    }
+  } catch (const std::exception&) {
+    point.complete = false;
+  }
+  return point.late.empty();
+}
+
+void DeviceWork::begin_capture(StreamEntry& entry) {
+  new_frees();
+  mark();
+  ++entry.captured;
+  // A capture on a stream that the default stream waits for forbids work on that one, too.
+  ++streams_.at(0)->captured;
+}
+
+void DeviceWork::end_capture(StreamEntry* entry) {
+  new_frees();
+  if (entry != nullptr) --entry->captured;
+  --streams_.at(0)->captured;
+}
+
+bool DeviceWork::hidden() {
+  mark();
+  return !points_.empty() && !points_.back().late.empty();
 }
 
 void DeviceWork::settle(std::uint64_t ticket) {
@@ -88,6 +142,7 @@ bool DeviceWork::passed(Ticket ticket) {
   // A later ticket that has passed covers the earlier ones; the oldest first, since most often it has not.
   while (passed_ < wanted && !points_.empty()) {
     Point& point = points_.front();
+    if (!point.late.empty() && !record_late(point)) return false;
     auto& events = point.events;
     while (!events.empty() && driver_.passed(events.back())) {
       driver_.release(events.back());
@@ -104,13 +159,23 @@ bool DeviceWork::wait(Ticket ticket) {
   if (passed(ticket)) return true;
   ++host_waits_;
   bool done = eventless_ <= passed_ || eventless_ > wanted;
-  for (const Point& point : points_) {
+  for (Point& point : points_) {
     if (point.ticket > wanted) break;
-    done = done && point.complete;
+    done = (point.late.empty() || record_late(point)) && done && point.complete;
     for (const Event event : point.events) done = driver_.synchronize(event) == Status::ok && done;
   }
   if (done) settle(wanted);
   return done || wait_for_all();
+}
+
+bool DeviceWork::wait_for(void* native) {
+  if (!driver_.capabilities().asynchronous) return true;
+  Event event = Event::none;
+  if (driver_.record(native, event) != Status::ok) return false;
+  ++host_waits_;
+  const bool done = driver_.synchronize(event) == Status::ok;
+  driver_.release(event);
+  return done;
 }
 
 bool DeviceWork::wait_for_all() {
@@ -131,7 +196,7 @@ bool DeviceWork::order(void* earlier, void* later) {
   return ordered;
 }
 
-drivers::Address DriverBacking::address_of(std::uint64_t offset) const {
+drivers::Address DriverBacking::address_in_segment(std::uint64_t offset) const {
   std::uint64_t inside = 0;
   const drivers::Segment* segment = segment_of(offset, inside);
   return segment != nullptr ? segment->base + inside : base_ + offset;
@@ -144,12 +209,7 @@ const drivers::Segment* DriverBacking::segment_of(std::uint64_t offset, std::uin
   if (found == shown_.begin()) return nullptr;
   --found;
   offset_in_segment = offset - bytes(found->first);
-  return &segments_.at(static_cast<std::uint64_t>(found->second));
-}
-
-const drivers::Segment* DriverBacking::segment_of(Piece piece) const {
-  const auto found = segments_.find(static_cast<std::uint64_t>(piece));
-  return found == segments_.end() ? nullptr : &found->second;
+  return work_.segment_of(found->second);
 }
 
 bool DriverBacking::create(std::uint32_t cells, Piece& piece) {
@@ -163,21 +223,16 @@ bool DriverBacking::create(std::uint32_t cells, Piece& piece) {
   }
   drivers::Segment segment;
   if (!work_.ok(driver_.create_segment(bytes(cells), segment))) return false;
-  try {
-    segments_.emplace(next_segment_, segment);
-  } catch (const std::exception&) {
-    driver_.destroy_segment(segment);
-    return false;
-  }
-  piece = static_cast<Piece>(next_segment_++);
-  return true;
+  if (work_.add_segment(segment, piece)) return true;
+  driver_.destroy_segment(segment);
+  return false;
 }
 
 bool DriverBacking::destroy_now(Piece piece) {
-  const auto segment = segments_.find(static_cast<std::uint64_t>(piece));
-  objects_.forget(segment->second.base, segment->second.bytes);
-  if (driver_.destroy_segment(segment->second) != Status::ok) return false;
-  segments_.erase(segment);
+  const drivers::Segment& segment = *work_.segment_of(piece);
+  objects_.forget(segment.base, segment.bytes);
+  if (driver_.destroy_segment(segment) != Status::ok) return false;
+  work_.erase_segment(piece);
   return true;
 }
 
@@ -191,8 +246,16 @@ void DriverBacking::destroy(Piece piece, std::uint32_t) {
 
 bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
   if (!driver_.capabilities().virtual_memory) {
-    shown_.emplace(core::raw(at), piece);
-    return true;
+    try {
+      shown_.emplace(core::raw(at), piece);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    // Objects over a segment that another heap had come with it.
+    const drivers::Segment& segment = *work_.segment_of(piece);
+    if (objects_.rebase(segment.base, segment.bytes, heap_, bytes(core::raw(at)))) return true;
+    shown_.erase(core::raw(at));
+    return false;
   }
   return work_.clear_of_leftovers(address(at), bytes(cells)) &&
          work_.ok(driver_.map(address(at), static_cast<drivers::Physical>(piece), bytes(cells)));

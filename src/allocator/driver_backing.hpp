@@ -29,9 +29,17 @@ class DeviceWork {
   // Frees that came in since the last mark() need a new one.
   void new_frees() { current_ = core::Ticket::none; }
   core::Ticket mark();
+  // A capture on the stream is about to begin: what was submitted before is marked now, since nothing can be recorded
+  // on it until the capture has ended. And the end; null for a stream that was destroyed since.
+  void begin_capture(StreamEntry& entry);
+  void end_capture(StreamEntry* entry);
+  // Whether some stream is being captured whose earlier work no mark covers: what leaves now would leave late.
+  bool hidden();
   bool passed(core::Ticket ticket);
   // False when the driver failed, or a capture forbids it.
   bool wait(core::Ticket ticket);
+  // The host waits for what was submitted to one stream.
+  bool wait_for(void* native);
   // Work submitted to `later` from now on comes after what was submitted to `earlier`.
   bool order(void* earlier, void* later);
   // The host waits for everything. False when the driver failed.
@@ -53,12 +61,25 @@ class DeviceWork {
   std::string take_shortage() { return std::exchange(shortage_, {}); }
   std::string take_failure() { return std::exchange(failure_, {}); }
 
+  // The segments of all heaps, by piece (devices without virtual memory). Null where there is no such piece.
+  const drivers::Segment* segment_of(core::Piece piece) const {
+    const auto found = segments_.find(static_cast<std::uint64_t>(piece));
+    return found == segments_.end() ? nullptr : &found->second;
+  }
+  // False when the host has no memory for the record.
+  bool add_segment(const drivers::Segment& segment, core::Piece& piece);
+  void erase_segment(core::Piece piece) { segments_.erase(static_cast<std::uint64_t>(piece)); }
+
  private:
   struct Point {
     std::uint64_t ticket = 0;
-    bool complete = true;  // Every stream has an event in it.
+    bool complete = true;  // Every stream has an event in it, or is in `late`.
     std::vector<drivers::Event> events;
+    // Streams that were being captured: their events follow when the capture has ended. By slot and id.
+    std::vector<std::pair<std::uint32_t, std::uint64_t>> late;
   };
+  void record(const StreamEntry& entry, Point& point);
+  bool record_late(Point& point);
   void settle(std::uint64_t ticket);
 
   drivers::Driver& driver_;
@@ -73,6 +94,8 @@ class DeviceWork {
   std::vector<drivers::Physical> undestroyed_;            // and to take these back.
   std::string failure_;
   std::string shortage_;
+  std::map<std::uint64_t, drivers::Segment> segments_;
+  std::uint64_t next_segment_ = 1;
 };
 
 class BlockObjects;
@@ -85,11 +108,13 @@ class DriverBacking final : public core::Backing {
 
   // The range that cell 0 starts; not used without virtual memory.
   void set_base(drivers::Address base) { base_ = base; }
-  drivers::Address address_of(std::uint64_t offset) const;
+  drivers::Address address_of(std::uint64_t offset) const {
+    return shown_.empty() ? base_ + offset : address_in_segment(offset);
+  }
   // The segment around an offset; null with virtual memory.
   const drivers::Segment* segment_of(std::uint64_t offset, std::uint64_t& offset_in_segment) const;
   // The segment behind a piece; null with virtual memory.
-  const drivers::Segment* segment_of(core::Piece piece) const;
+  const drivers::Segment* segment_of(core::Piece piece) const { return work_.segment_of(piece); }
 
   bool create(std::uint32_t cells, core::Piece& piece) override;
   void destroy(core::Piece piece, std::uint32_t cells) override;
@@ -104,6 +129,7 @@ class DriverBacking final : public core::Backing {
  private:
   std::uint64_t bytes(std::uint64_t cells) const { return cells * driver_.capabilities().granularity; }
   drivers::Address address(core::Cell at) const { return base_ + bytes(core::raw(at)); }
+  drivers::Address address_in_segment(std::uint64_t offset) const;
   bool destroy_now(core::Piece piece);
 
   drivers::Driver& driver_;
@@ -113,10 +139,8 @@ class DriverBacking final : public core::Backing {
   const std::uint32_t heap_;
   void* const& native_;
   drivers::Address base_ = 0;
-  std::map<std::uint32_t, core::Piece> shown_;          // Segments by their first cell.
-  std::map<std::uint64_t, drivers::Segment> segments_;  // By piece.
-  std::uint64_t next_segment_ = 1;
-  std::vector<core::Piece> undestroyed_;  // Segments that the driver refused to take back.
+  std::map<std::uint32_t, core::Piece> shown_;  // Segments by their first cell.
+  std::vector<core::Piece> undestroyed_;        // Segments that the driver refused to take back.
 };
 
 }  // namespace cistern::allocation

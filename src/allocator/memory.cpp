@@ -2,6 +2,7 @@
 #include "cistern/memory.hpp"
 
 #include "allocator/registry.hpp"
+#include "cistern/capture.hpp"
 
 namespace cistern {
 
@@ -9,6 +10,9 @@ using allocation::device_allocator;
 
 Stats stats(Device device) { return device_allocator(device).stats(); }
 Stats stats() { return stats(default_device()); }
+
+Stats staging_stats(Device device) { return allocation::staging_device_allocator(device).stats(); }
+void clear_staging_cache(Device device) { allocation::staging_device_allocator(device).clear_cache(); }
 
 std::size_t get_active_memory() { return get_active_memory(default_device()); }
 std::size_t get_active_memory(Device device) { return stats(device).active; }
@@ -41,6 +45,19 @@ std::size_t set_wired_limit(std::size_t bytes, Device device) {
 }
 std::size_t get_wired_limit() { return get_wired_limit(default_device()); }
 std::size_t get_wired_limit(Device device) { return stats(device).wired_limit; }
+
+std::vector<MemorySegment> memory_map(Device device) { return device_allocator(device).map(); }
+
+CapturePool make_capture_pool(Device device) { return {device, device_allocator(device).make_pool()}; }
+void begin_capture_pool(CapturePool pool, const Stream& stream) {
+  device_allocator(pool.device).begin_pool(pool.id, stream);
+}
+void begin_capture_pool(CapturePool pool, CaptureFilter filter) {
+  device_allocator(pool.device).begin_pool(pool.id, std::move(filter));
+}
+void end_capture_pool(CapturePool pool) { device_allocator(pool.device).end_pool(pool.id); }
+void release_capture_pool(CapturePool pool) { device_allocator(pool.device).release_pool(pool.id); }
+std::size_t capture_pool_bytes(CapturePool pool) { return device_allocator(pool.device).pool_bytes(pool.id); }
 
 void before_submit() { before_submit(default_device()); }
 void before_submit(Device device) { device_allocator(device).before_submit(); }

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "allocator/staging.hpp"
 #include "cistern/allocator.hpp"
 #include "cistern/memory.hpp"
 #include "drivers/cpu/cpu_driver.hpp"
@@ -22,32 +23,37 @@ namespace {
 constexpr std::int32_t kMaxIndex = 64;  // Devices of a kind.
 
 // How many devices of a kind this computer has, and the driver of one. A new kind of device is a line in each.
-std::int32_t device_count(DeviceType type) {
+// Where there is none, `why` says so for vendors' devices.
+std::int32_t device_count(DeviceType type, std::string* why = nullptr) {
   switch (type) {
     case DeviceType::cpu:
       return 1;
     case DeviceType::model:
       return kMaxIndex;
     case DeviceType::cuda:
-      return static_cast<std::int32_t>(drivers::list_cuda_devices().size());
+      return static_cast<std::int32_t>(drivers::list_cuda_devices(why).size());
     case DeviceType::metal:
-      return drivers::metal_device_count();
+      return drivers::metal_device_count(why);
   }
   return 0;
 }
 
 }  // namespace
 
-std::unique_ptr<drivers::Driver> make_driver(Device device) {
+std::unique_ptr<drivers::Driver> make_driver(Device device, std::string* why) {
   switch (device.type) {
     case DeviceType::cpu:
       return drivers::make_cpu_driver(drivers::CpuMode::cached);
     case DeviceType::model:
       return drivers::make_model_driver();
-    case DeviceType::cuda:
-      return drivers::make_cuda_driver(device.index);
-    case DeviceType::metal:
-      return drivers::make_metal_driver(device.index, drivers::metal_config_from_environment());
+    case DeviceType::cuda: {
+      const auto config = drivers::cuda_config_from_environment(why);
+      return config ? drivers::make_cuda_driver(device.index, *config, why) : nullptr;
+    }
+    case DeviceType::metal: {
+      const auto config = drivers::metal_config_from_environment(why);
+      return config ? drivers::make_metal_driver(device.index, *config, why) : nullptr;
+    }
   }
   return nullptr;
 }
@@ -58,6 +64,7 @@ constexpr std::array<const char*, 4> kNames = {"cpu", "cuda", "metal", "model"};
 
 struct Registry {
   std::array<std::array<std::atomic<DeviceAllocator*>, kMaxIndex>, kNames.size()> allocators{};
+  std::array<std::atomic<DeviceAllocator*>, kMaxIndex> staging{};  // CUDA devices only.
   std::atomic<DeviceAllocator*> system{nullptr};
   std::atomic<DeviceAllocator*> chosen{nullptr};
 };
@@ -85,6 +92,12 @@ DeviceAllocator& made_once(std::atomic<DeviceAllocator*>& slot, Make make) {
 
 }  // namespace
 
+std::string unavailable(Device device) {
+  std::string why;
+  if (static_cast<std::size_t>(device.type) < kNames.size()) device_count(device.type, &why);
+  return "device " + to_string(device) + " is not available" + (why.empty() ? "" : ": ") + why;
+}
+
 DeviceAllocator& device_allocator(Device device) {
   const auto type = static_cast<std::size_t>(device.type);
   if (type < kNames.size() && device.index >= 0 && device.index < kMaxIndex) {
@@ -93,15 +106,28 @@ DeviceAllocator& device_allocator(Device device) {
       return *known;
     if (is_available(device)) {
       return made_once(slot, [&]() -> DeviceAllocator* {
-        auto driver = make_driver(device);
+        std::string why;
+        auto driver = make_driver(device, &why);
         // The device is there, but cannot do what is asked of it.
-        if (driver == nullptr) throw invalid_argument("cistern: device " + to_string(device) + " cannot be used");
+        if (driver == nullptr)
+          throw invalid_argument("cistern: device " + to_string(device) + " cannot be used: " + why);
         if (device.type == DeviceType::cpu) return new PrimaryAllocator(device, std::move(driver));
         return new DeviceAllocator(device, std::move(driver));
       });
     }
   }
-  throw invalid_argument("cistern: device " + to_string(device) + " is not available");
+  throw invalid_argument("cistern: " + unavailable(device));
+}
+
+DeviceAllocator& staging_device_allocator(Device device) {
+  DeviceAllocator& own = device_allocator(device);
+  if (device.type != DeviceType::cuda) return own;
+  return made_once(registry.staging[static_cast<std::size_t>(device.index)], [&]() -> DeviceAllocator* {
+    std::string why;
+    auto driver = drivers::make_cuda_driver(device.index, {.mode = drivers::CudaMode::pinned_host}, &why);
+    if (driver == nullptr) throw driver_error("cistern: no staging memory for " + to_string(device) + ": " + why);
+    return new StagingAllocator(own, std::move(driver));
+  });
 }
 
 DeviceAllocator& system_device_allocator() {
@@ -158,6 +184,7 @@ void set_default_device(Device device) {
 
 Allocator& allocator() { return allocation::chosen(); }
 Allocator& allocator(Device device) { return allocation::device_allocator(device); }
+Allocator& staging_allocator(Device device) { return allocation::staging_device_allocator(device); }
 Allocator& system_allocator() { return allocation::system_device_allocator(); }
 
 Buffer malloc(std::size_t bytes) { return allocation::chosen().malloc(bytes); }
@@ -176,6 +203,16 @@ Stream::Stream() : Stream(default_device()) {}
 Stream::Stream(Device device) : Stream(allocation::device_allocator(device).stream(nullptr)) {}
 Stream::Stream(Device device, void* native) : Stream(allocation::device_allocator(device).stream(native)) {}
 
-void stream_destroyed(const Stream& stream) { allocation::device_allocator(stream.device()).stream_destroyed(stream); }
+void stream_destroyed(const Stream& stream) {
+  allocation::DeviceAllocator& own = allocation::device_allocator(stream.device());
+  own.check_stream(stream, "stream_destroyed");
+  if (stream.device().type == DeviceType::cuda) {
+    auto& slot = allocation::registry.staging[static_cast<std::size_t>(stream.device().index)];
+    if (allocation::DeviceAllocator* staging = slot.load(std::memory_order_acquire)) {
+      static_cast<allocation::StagingAllocator*>(staging)->forget(stream);
+    }
+  }
+  own.stream_destroyed(stream);
+}
 
 }  // namespace cistern

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "allocator/device_allocator.hpp"
 #include "cistern/device.hpp"
@@ -14,7 +15,12 @@ DeviceAllocator& device_allocator(Device device);
 // The CPU without a cache: each buffer is one aligned allocation of the C library.
 DeviceAllocator& system_device_allocator();
 
-// A driver for an allocator of one's own (replay, benchmarks); null when the device cannot be used.
-std::unique_ptr<drivers::Driver> make_driver(Device device);
+// Host memory for copies to and from the device; the device's own allocator where the host reaches its memory.
+DeviceAllocator& staging_device_allocator(Device device);
+
+// A driver for an allocator of one's own (replay, benchmarks); null, and `why` set, when the device cannot be used.
+std::unique_ptr<drivers::Driver> make_driver(Device device, std::string* why = nullptr);
+// Says that a device is not there, and why, in words.
+std::string unavailable(Device device);
 
 }  // namespace cistern::allocation

@@ -38,6 +38,7 @@ StreamEntry* StreamTable::add(std::uint64_t driver_id, void* native, StreamHeap*
   entry->heap = heap;
   entry->native = native;
   entry->driver_id = driver_id;
+  entry->captured = 0;
   entry->number.store(number, std::memory_order_relaxed);
   entry->id.store(next_stream_id(), std::memory_order_release);
   return entry;

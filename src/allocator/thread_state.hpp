@@ -45,7 +45,8 @@ struct ThreadState {
   bool gone = false;  // The exit hook has run.
 };
 
-#if defined(__GNUC__) && !defined(__APPLE__)
+// A library that is opened late (the adapter for PyTorch) finds no room in the static thread storage.
+#if defined(__GNUC__) && !defined(__APPLE__) && !defined(CISTERN_DYNAMIC_TLS)
 __attribute__((tls_model("initial-exec")))
 #endif
 extern constinit thread_local ThreadState thread_state;

@@ -25,11 +25,12 @@ namespace cistern::core {
 enum BlockFlags : std::uint8_t {
   kBlockView = 1,        // Memory of somebody else (make_buffer).
   kBlockSlab = 2,        // Part of a slab; `home` is the Slab. Otherwise `home` is the HeapNode.
-  kBlockHost = 4,        // A whole buffer from Driver::allocate_host; `home` is its capacity as a number.
+  kBlockHost = 4,        // Memory from Driver::allocate_host; `home` is its capacity as a number.
   kBlockPinned = 8,      // Must not move (exported, registered, part of a graph).
   kBlockEmpty = 16,      // malloc(0): a smallest block that shows a capacity of 0.
   kBlockObject = 32,     // ptr() is the object kept beside the descriptor,
   kBlockOwnObject = 64,  // which was made for this block alone.
+  kBlockOrdered = 128,   // A whole buffer of the device's own pool; `home` as for kBlockHost.
 };
 
 // In `owner`. No address of this process has the bit.

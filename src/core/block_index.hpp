@@ -30,7 +30,7 @@ class BlockIndex {
   bool insert(std::uint64_t address, Block* block);
   bool insert(std::uint64_t address, std::size_t bytes, Slab* slab);
   void erase(std::uint64_t address, std::size_t bytes = 1);
-  // The block whose start is `address`, else null. It may be free by now: check its serial.
+  // The block whose start is `address`, else null. It may be free or elsewhere by now: check its serial and address.
   Block* find(std::uint64_t address) const;
 
  private:

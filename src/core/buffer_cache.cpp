@@ -73,6 +73,13 @@ BufferCache::Taken BufferCache::take(std::size_t bytes) {
   return {};
 }
 
+BufferCache::Taken BufferCache::take_oldest() {
+  if (oldest_ == kNone) return {};
+  const Taken taken{nodes_[oldest_].buffer, nodes_[oldest_].capacity};
+  unlink(table_[find(key_of(taken.capacity))], oldest_);
+  return taken;
+}
+
 void BufferCache::put(void* buffer, std::size_t capacity) {
   if (capacity == 0 || capacity > cap_ || !make_room()) {
     ++evictions_;

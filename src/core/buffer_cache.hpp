@@ -60,6 +60,9 @@ class BufferCache {
   // the cache's own records. pre: buffer is not null and not in the cache.
   void put(void* buffer, std::size_t capacity);
 
+  // The least recently freed buffer, whatever its size, which leaves the cache.
+  Taken take_oldest();
+
   // Evicts the oldest until at most `keep` bytes are left; the bytes evicted.
   std::size_t trim(std::size_t keep);
   std::size_t clear() { return trim(0); }

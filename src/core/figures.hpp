@@ -42,6 +42,12 @@ struct Account {
     low.store(std::max(value, floor.load(std::memory_order_relaxed)), std::memory_order_relaxed);
   }
 
+  // The same, moved by `delta`. Without a watermark there is nothing to move.
+  void move_keep_low(std::int64_t delta) {
+    const std::int64_t before = keep_low.load(std::memory_order_relaxed);
+    if (before != kNone) set_keep_low(before + delta);
+  }
+
   // pre: called by the account's thread.
   void add(std::int64_t delta_bytes, std::int64_t delta_count) {
     bytes.store(bytes.load(std::memory_order_relaxed) + delta_bytes, std::memory_order_relaxed);

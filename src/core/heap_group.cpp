@@ -34,6 +34,10 @@ void HeapGroup::reset_peak_reserved() { impl_->peak_cells = impl_->held_cells();
 std::uint64_t HeapGroup::live() const { return impl_->live_bytes; }
 std::uint64_t HeapGroup::pieces() const { return impl_->pieces.count(); }
 const HeapCounts& HeapGroup::counts() const { return impl_->counts; }
+std::uint64_t HeapGroup::changes() const {
+  const HeapCounts& c = impl_->counts;
+  return c.created + c.moved + c.released + c.split;
+}
 std::uint64_t HeapGroup::limit() const { return impl_->config.limit_bytes; }
 void HeapGroup::set_limit(std::uint64_t bytes, bool tight) {
   impl_->config.tight = tight;
@@ -55,7 +59,8 @@ std::uint64_t HeapGroup::trim(std::uint64_t keep, bool wait) {
 std::uint64_t HeapGroup::largest_free() const {
   std::uint64_t largest = 0;
   for (const auto& heap : impl_->heaps) {
-    if (const HeapNode* run = heap->impl_->runs.largest()) largest = std::max(largest, run->size);
+    const bool held = heap->impl_->held;  // For captures only.
+    if (const HeapNode* run = held ? nullptr : heap->impl_->runs.largest()) largest = std::max(largest, run->size);
   }
   return impl_->config.virtual_memory ? std::max(largest, wholly_free()) : largest;
 }

@@ -10,11 +10,11 @@ namespace cistern::core {
 
 class NodePool {
  public:
+  // A node with what it last held.
   HeapNode* take() {
     if (free_ == nullptr) refill();
     HeapNode* node = free_;
     free_ = node->next;
-    *node = {};
     return node;
   }
 

@@ -21,6 +21,7 @@ PageHeap::Impl::Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_
       cell_node(range_cells) {
   assert(std::has_single_bit(cell_bytes) && range_cells > 0);
   first = group.nodes.take();
+  *first = {};
   first->heap = &self;
   first->size = std::uint64_t{range_cells} * cell_bytes;
   first->state = NodeState::gap;
@@ -59,11 +60,6 @@ HeapNode* PageHeap::Impl::node_at(std::uint64_t offset) const {
   return node;
 }
 
-PageHeap::Impl::Span PageHeap::Impl::cells_of(std::uint64_t offset, std::uint64_t bytes) const {
-  return {static_cast<std::uint32_t>(offset >> cell_shift),
-          static_cast<std::uint32_t>((offset + bytes + cell_bytes - 1) >> cell_shift)};
-}
-
 // Calls f for every piece that the node touches.
 template <class F>
 void PageHeap::Impl::for_pieces(const HeapNode* node, F&& f) {
@@ -79,6 +75,7 @@ void PageHeap::Impl::for_pieces(const HeapNode* node, F&& f) {
 HeapNode* PageHeap::Impl::split(HeapNode* node, std::uint64_t at) {
   HeapNode* right = group.nodes.take();
   right->heap = &self;
+  right->block = nullptr;
   right->state = node->state;
   right->offset = at;
   right->size = node->offset + node->size - at;
@@ -146,9 +143,10 @@ HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64
   if (run->size > bytes) runs.insert(split(run, offset + bytes));
   run->state = NodeState::live;
   run->pinned = false;
+  run->idle = false;
   for_pieces(run, [&](PieceTable::Index i) { group.pieces.retain(i); });
   group.live_bytes += bytes;
-  group.peak_live_bytes = std::max(group.peak_live_bytes, group.live_bytes);
+  group.note_live();
   return run;
 }
 
@@ -166,6 +164,12 @@ std::uint64_t PageHeap::left_at(std::uint64_t offset, std::uint64_t bytes) const
   return fits && impl_->pin_cells(offset, bytes) == 0 ? run->size - bytes : UINT64_MAX;
 }
 
+const HeapNode* PageHeap::occupant(std::uint64_t offset, std::uint64_t bytes) const {
+  const HeapNode* node = impl_->node_at(offset);
+  while (node != nullptr && node->offset < offset + bytes && node->state != NodeState::live) node = node->next;
+  return node != nullptr && node->offset < offset + bytes ? node : nullptr;
+}
+
 HeapNode* PageHeap::allocate_at(std::uint64_t offset, std::uint64_t bytes) {
   return left_at(offset, bytes) == UINT64_MAX ? nullptr : impl_->carve(impl_->node_at(offset), offset, bytes);
 }
@@ -181,6 +185,7 @@ void PageHeap::free(HeapNode* node) {
   if (node->pinned) impl_->for_pieces(node, [&](PieceTable::Index i) { --pieces[i].pinned; });
   impl_->for_pieces(node, [&](PieceTable::Index i) { pieces.drop(i); });
   impl_->group.live_bytes -= node->size;
+  if (node->idle) impl_->group.idle_bytes -= node->size;
   node->state = NodeState::run;
   node->block = nullptr;
   impl_->merge(node);
@@ -189,6 +194,14 @@ void PageHeap::free(HeapNode* node) {
 void PageHeap::pin(HeapNode* node) {
   if (std::exchange(node->pinned, true)) return;
   impl_->for_pieces(node, [&](PieceTable::Index i) { ++impl_->group.pieces[i].pinned; });
+}
+
+void PageHeap::set_idle(HeapNode* node, bool idle) {
+  assert(node->state == NodeState::live && node->idle != idle);
+  node->idle = idle;
+  std::uint64_t& bytes = impl_->group.idle_bytes;
+  bytes = idle ? bytes + node->size : bytes - node->size;
+  impl_->group.note_live();
 }
 
 void PageHeap::collect() { impl_->group.collect(false); }

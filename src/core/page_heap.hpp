@@ -62,6 +62,7 @@ struct HeapNode {
   Block* block = nullptr;  // Live only; the heap never reads it.
   NodeState state = NodeState::gap;
   bool pinned = false;  // Live only: its pieces never move, split or leave.
+  bool idle = false;    // Live only: nobody uses it.
   std::uint16_t bin = 0;
 };
 
@@ -93,6 +94,8 @@ class HeapGroup {
   // Pieces held now.
   std::uint64_t pieces() const;
   const HeapCounts& counts() const;
+  // Grows with every count.
+  std::uint64_t changes() const;
 
   std::uint64_t limit() const;
   // `tight` says that the limit leaves little above the live bytes to come: pieces are small from the start, which
@@ -131,14 +134,31 @@ class PageHeap {
   HeapNode* allocate_at(std::uint64_t offset, std::uint64_t bytes);
   // Bytes that the free run around such a place would have left; UINT64_MAX where allocate_at() gives null.
   std::uint64_t left_at(std::uint64_t offset, std::uint64_t bytes) const;
+  // A live node that touches such a place; null when none does.
+  const HeapNode* occupant(std::uint64_t offset, std::uint64_t bytes) const;
   // pre: node is live and of this heap. Makes no call to the backing.
   void free(HeapNode* node);
   // The node's pieces neither move nor split while it lives (exported, registered, part of a graph).
   void pin(HeapNode* node);
+  // Says that nobody uses the live node, since its holder may hand it out again. The peak of live bytes, by which the
+  // policy goes, is that of the other nodes.
+  void set_idle(HeapNode* node, bool idle);
+  // Pieces of a held heap stay where they are, used or not: none moves, splits, leaves, or comes from another heap.
+  void hold(bool on);
+  bool held() const;
+  // Gives back all pieces of this heap that no live node touches. The host waits for work that may use them. False when
+  // some had to stay (live nodes, a device that cannot be waited for now).
+  bool release_pieces();
+  // Bytes of physical memory shown in this heap.
+  std::uint64_t mapped() const;
+  // Visits the nodes in address order.
+  void for_each_node(const std::function<void(const HeapNode& node)>& visit) const;
   // Unmaps stale addresses whose work is done.
   void collect();
   // Visits the pieces shown in this heap, those that are about to leave included, and whether a live node touches each.
   void for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const;
+
+  void* user = nullptr;  // Its holder's; never read here.
 
  private:
   friend class HeapGroup;

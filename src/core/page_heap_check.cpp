@@ -13,8 +13,12 @@ std::string at(std::uint64_t offset) { return " at offset " + std::to_string(off
 
 std::vector<std::string> HeapGroup::check_invariants() const {
   std::vector<std::string> broken;
-  const auto require = [&](bool ok, const std::string& rule) {
-    if (!ok) broken.push_back(rule);
+  const auto require = [&](bool ok, const char* rule) {
+    if (!ok) broken.emplace_back(rule);
+  };
+  // Text is made for a broken rule only: a range has many cells.
+  const auto require_at = [&](bool ok, const char* rule, const HeapNode* n) {
+    if (!ok) broken.push_back(rule + at(n->offset));
   };
   const Impl& g = *impl_;
   const std::uint64_t cell = g.config.cell_bytes;
@@ -31,22 +35,20 @@ std::vector<std::string> HeapGroup::check_invariants() const {
     std::uint64_t gaps = 0;
     const HeapNode* before = nullptr;
     for (const HeapNode* n = h.first; n != nullptr; before = n, n = n->next) {
-      require(n->offset == expected, "nodes tile the range" + at(n->offset));
-      require(n->size > 0, "no node is empty" + at(n->offset));
-      require(n->prev == before, "links agree" + at(n->offset));
-      require(n->heap == heap.get(), "a node knows its heap" + at(n->offset));
+      require_at(n->offset == expected, "nodes tile the range", n);
+      require_at(n->size > 0, "no node is empty", n);
+      require_at(n->prev == before, "links agree", n);
+      require_at(n->heap == heap.get(), "a node knows its heap", n);
       if (before != nullptr && n->state == before->state) {
-        require(n->state == NodeState::live || n->state == NodeState::stale,
-                "free neighbours are merged" + at(n->offset));
+        require_at(n->state == NodeState::live || n->state == NodeState::stale, "free neighbours are merged", n);
       }
       expected = n->offset + n->size;
       const auto span = h.cells_of(n->offset, n->size);
       const bool mapped = n->state == NodeState::live || n->state == NodeState::run;
       for (std::uint32_t c = span.first; c < span.last; ++c) {
-        require((h.cell_piece[c] != 0) == mapped, "live and run bytes are mapped, others are not" + at(n->offset));
+        require_at((h.cell_piece[c] != 0) == mapped, "live and run bytes are mapped, others are not", n);
       }
-      if (!mapped)
-        require(n->offset % cell == 0 && n->size % cell == 0, "unmapped nodes are whole cells" + at(n->offset));
+      if (!mapped) require_at(n->offset % cell == 0 && n->size % cell == 0, "unmapped nodes are whole cells", n);
       if (n->state == NodeState::live) {
         live += n->size;
         for (std::uint32_t c = span.first; c < span.last;) {
@@ -85,7 +87,9 @@ std::vector<std::string> HeapGroup::check_invariants() const {
     if (p.heap == nullptr) continue;
     held += p.cells;
     if (p.live == 0) free_cells += p.cells;
-    require(p.live == touched[i], "a piece counts the live nodes that touch it");
+    const std::uint32_t held_live = p.heap->impl_->held ? 1 : 0;
+    require(p.live == touched[i] + held_live, "a piece counts the live nodes that touch it");
+    require(p.pinned >= held_live, "pieces of a held heap are pinned");
     for (std::uint32_t c = p.start; c < p.start + p.cells; ++c) {
       require(p.heap->impl_->cell_piece[c] == i, "a piece is shown at its cells");
     }

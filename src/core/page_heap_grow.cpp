@@ -37,6 +37,14 @@ HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignm
   const std::uint64_t most = std::max(group.config.segment_bytes >> cell_shift, held / HeapTuning::segment_count);
   std::uint64_t cells = std::max({least, std::min(held / HeapTuning::segment_part, most), std::uint64_t{1}});
   if (group.held_cells() + cells > group.limit_cells()) cells = least;
+  // Not by another search, which looks at few candidates and might miss the new run.
+  const auto place_in = [&](std::uint32_t first) {
+    HeapNode* const run = node_at(std::uint64_t{first} << cell_shift);
+    return carve(run, align_up(run->offset, alignment), bytes);
+  };
+  if (const std::uint32_t first = this->held ? 0 : borrow_segment(least, std::max(cells, 2 * least))) {
+    return place_in(first);
+  }
   for (;; cells = least) {
     while (group.held_cells() + cells > group.limit_cells() && release_one(cells, {0, 0}, true)) {
     }
@@ -47,19 +55,34 @@ HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignm
            release_one(cells, {0, 0}, false)) {
     }
     if (group.releasing_cells > 0 && group.held_cells() + cells > group.tolerated_cells()) group.collect(true);
-    HeapNode* at = nullptr;
-    for (HeapNode* gap = gaps.head; gap != nullptr; gap = gap->bin_next) {
-      if (gap->size >> cell_shift >= cells + 2 && (at == nullptr || gap->size < at->size)) at = gap;
-    }
-    if (at == nullptr) return nullptr;
+    const std::uint32_t first = segment_place(cells);
+    if (first == 0) return nullptr;
     std::uint32_t made = 0;
-    if (create_piece(static_cast<std::uint32_t>(cells), static_cast<std::uint32_t>(at->offset >> cell_shift) + 1,
-                     {0, 0}, made)) {
-      break;
-    }
+    if (create_piece(static_cast<std::uint32_t>(cells), first, {0, 0}, made)) return place_in(first);
     if (cells == least) return nullptr;
   }
-  return self.allocate_mapped(bytes, alignment);
+}
+
+// The smallest free segment of another heap with `least` to `most` cells comes here: its memory stays where it is, only
+// the books change, and this heap's work waits for the other's on the device. Its first cell; 0 when there is none.
+std::uint32_t PageHeap::Impl::borrow_segment(std::uint64_t least, std::uint64_t most) {
+  PieceTable::Index best = 0;
+  group.pieces.for_each_free(PieceTable::class_of(static_cast<std::uint32_t>(most)),
+                             [&](PieceTable::Index i, const PieceInfo& p) {
+                               if (p.heap == &self || p.cells < least || p.cells > most) return;
+                               if (best == 0 || p.cells < group.pieces[best].cells) best = i;
+                             });
+  const std::uint32_t first = best == 0 ? 0 : segment_place(group.pieces[best].cells);
+  return first != 0 && move_piece(best, first) ? first : 0;
+}
+
+// Where a segment goes: into the smallest gap, with an unmapped cell on either side. 0 when none has room.
+std::uint32_t PageHeap::Impl::segment_place(std::uint64_t cells) const {
+  const HeapNode* at = nullptr;
+  for (const HeapNode* gap = gaps.head; gap != nullptr; gap = gap->bin_next) {
+    if (gap->size >> cell_shift >= cells + 2 && (at == nullptr || gap->size < at->size)) at = gap;
+  }
+  return at == nullptr ? 0 : static_cast<std::uint32_t>(at->offset >> cell_shift) + 1;
 }
 
 bool PageHeap::Impl::fill(Span wanted) {
@@ -89,7 +112,7 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
     const std::uint64_t allowed = group.allowed_cells();
     auto d = static_cast<std::uint32_t>(floor_pow2(std::min(need, cap)));
     if (d < chunk && chunk <= need + room && group.held_cells() + chunk <= allowed) d = chunk;
-    PieceTable::Index victim = find_victim(need, std::min(2 * need, need + room), wanted);
+    PieceTable::Index victim = held ? 0 : find_victim(need, std::min(2 * need, need + room), wanted);
     const bool may_create = group.held_cells() + d <= std::min(allowed, group.create_limit_cells());
     const bool prefer_new = group.config.commit_on_touch || 4 * group.pieces[victim].cells < std::min(need, cap);
     if (may_create && prefer_new) victim = 0;

@@ -1,6 +1,7 @@
 // The state of PageHeap and HeapGroup, shared by the page_heap*.cpp files only. Under the device's lock.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -36,7 +37,7 @@ struct HeapTuning {
   static constexpr std::uint64_t tight_least = 2;
   static constexpr std::uint64_t tight_most = 4;
   static constexpr std::uint64_t reserve_from = 128;  // Cells of limit from which one is kept for splits.
-  static constexpr std::uint64_t chunk_part = 80;     // Pieces grow beyond the need up to 1/80 of what is held.
+  static constexpr std::uint64_t chunk_part = 48;     // Pieces grow beyond the need up to 1/48 of what is held.
   static constexpr std::uint64_t segment_part = 16;   // Segments (no virtual memory): 1/16 of what is held, at most the
   static constexpr std::uint64_t segment_count = 512;  // configured size or 1/512, so that their number stays bounded.
 };
@@ -60,6 +61,7 @@ struct HeapGroup::Impl {
   PieceTable pieces;
   HeapCounts counts;
   std::uint64_t live_bytes = 0;
+  std::uint64_t idle_bytes = 0;  // Of these.
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_cells = 0;
   bool use_reserve = false;
@@ -89,6 +91,7 @@ struct HeapGroup::Impl {
   void finish_moves(Backing& backing);
   // Unmaps stale addresses whose work is done; with `may_wait` all of them.
   void collect(bool may_wait);
+  void note_live() { peak_live_bytes = std::max(peak_live_bytes, live_bytes - idle_bytes); }
   void note_peak() { peak_cells = std::max(peak_cells, held_cells()); }
 };
 
@@ -117,7 +120,10 @@ struct PageHeap::Impl {
   void note_start(HeapNode* node);
   void forget_start(HeapNode* node);
   HeapNode* node_at(std::uint64_t offset) const;
-  Span cells_of(std::uint64_t offset, std::uint64_t bytes) const;
+  Span cells_of(std::uint64_t offset, std::uint64_t bytes) const {
+    return {static_cast<std::uint32_t>(offset >> cell_shift),
+            static_cast<std::uint32_t>((offset + bytes + cell_bytes - 1) >> cell_shift)};
+  }
   template <class F>
   void for_pieces(const HeapNode* node, F&& f);
   HeapNode* change_state(Span cells, NodeState state);
@@ -131,6 +137,8 @@ struct PageHeap::Impl {
   // --- Growth (page_heap_grow.cpp) ---
   HeapNode* grow(std::uint64_t bytes, std::uint64_t alignment);
   HeapNode* grow_segment(std::uint64_t bytes, std::uint64_t alignment);
+  std::uint32_t borrow_segment(std::uint64_t least, std::uint64_t most);
+  std::uint32_t segment_place(std::uint64_t cells) const;
   bool fill(Span wanted);
   bool fill_gap(Span gap, std::uint32_t need, Span wanted);
   bool create_piece(std::uint32_t cells, std::uint32_t at, Span keep, std::uint32_t& made);
@@ -141,7 +149,9 @@ struct PageHeap::Impl {
   // --- Pieces that move and leave (page_heap_pieces.cpp) ---
   void show_piece(PieceTable::Index index);
   void hide_piece(PieceTable::Index index, Piece leaving);
-  PieceTable::Index find_victim(std::uint32_t need, std::uint32_t most, Span keep) const;
+  void hold_piece(PieceTable::Index index, bool on);
+  void let_go(PieceTable::Index index);
+  PieceTable::Index find_victim(std::uint32_t need, std::uint32_t most, Span keep);
   bool move_piece(PieceTable::Index index, std::uint32_t to);
   bool release_one(std::uint64_t excess, Span keep, bool may_wait);
 
@@ -154,6 +164,7 @@ struct PageHeap::Impl {
   RunBins runs;
   NodeList gaps;
   HeapNode* first = nullptr;
+  bool held = false;                          // Each piece counts one live and pinned node more than there are.
   std::vector<PieceTable::Index> cell_piece;  // By cell; 0 where nothing is mapped or the address is stale.
   std::vector<HeapNode*> cell_node;           // By cell: the last node that starts in it.
 };

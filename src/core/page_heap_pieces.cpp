@@ -2,6 +2,7 @@
 // all work that was submitted before has passed, so the host never waits for a move. Under the device's lock.
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "core/page_heap_impl.hpp"
 
@@ -20,6 +21,17 @@ void PageHeap::Impl::show_piece(PieceTable::Index index) {
   const PieceInfo& p = group.pieces[index];
   std::fill_n(cell_piece.begin() + p.start, p.cells, index);
   change_state({p.start, p.start + p.cells}, NodeState::run);
+  if (held) hold_piece(index, true);
+}
+
+void PageHeap::Impl::hold_piece(PieceTable::Index index, bool on) {
+  if (on) {
+    group.pieces.retain(index);
+    ++group.pieces[index].pinned;
+  } else {
+    --group.pieces[index].pinned;
+    group.pieces.drop(index);
+  }
 }
 
 // The address of a free piece becomes stale. finish_moves() gives it a ticket.
@@ -31,7 +43,7 @@ void PageHeap::Impl::hide_piece(PieceTable::Index index, Piece leaving) {
 
 // The largest free piece of at most `need` cells, else the smallest of at most `most`; of this heap before others'
 // pieces.
-PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t most, Span keep) const {
+PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t most, Span keep) {
   PieceTable::Index below = 0;
   PieceTable::Index above = 0;
   const auto better = [&](const PieceInfo& p, PieceTable::Index than, bool larger) {
@@ -41,17 +53,14 @@ PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t 
     if ((p.heap == &self) != (q.heap == &self)) return p.heap == &self;
     return p.heap == &self && p.start > q.start;  // High addresses leave first.
   };
-  for (unsigned k = 0; k <= PieceTable::class_of(most); ++k) {
-    for (PieceTable::Index i = group.pieces.free_head(k); i != 0; i = group.pieces[i].next) {
-      const PieceInfo& p = group.pieces[i];
-      if (p.heap == &self && overlaps(p, keep.first, keep.last)) continue;
-      if (p.cells <= need) {
-        if (better(p, below, true)) below = i;
-      } else if (p.cells <= most) {
-        if (better(p, above, false)) above = i;
-      }
+  group.pieces.for_each_free(PieceTable::class_of(most), [&](PieceTable::Index i, const PieceInfo& p) {
+    if (p.heap == &self && overlaps(p, keep.first, keep.last)) return;
+    if (p.cells <= need) {
+      if (better(p, below, true)) below = i;
+    } else if (p.cells <= most) {
+      if (better(p, above, false)) above = i;
     }
-  }
+  });
   return below != 0 ? below : above;
 }
 
@@ -61,6 +70,14 @@ bool PageHeap::Impl::move_piece(PieceTable::Index index, std::uint32_t to) {
   if (&from != this && !backing.acquire_from(from.backing)) return false;
   if (!backing.map(Cell{to}, p.id, p.cells)) return false;
   from.hide_piece(index, Piece::none);
+  if (!group.config.virtual_memory) {
+    // The address is a number in the books, which no work can reach: nothing has to pass before it serves again.
+    HeapNode* const node = group.stale.back().node;
+    group.stale.pop_back();
+    from.backing.unmap(Cell{p.start}, p.cells);
+    node->state = NodeState::gap;
+    from.merge(node);
+  }
   group.pieces.relocate(index, &self, to);
   show_piece(index);
   ++group.counts.moved;
@@ -71,29 +88,59 @@ bool PageHeap::Impl::move_piece(PieceTable::Index index, std::uint32_t to) {
 // Without `may_wait` a piece whose address may still be in use leaves later, and counts as held until then.
 bool PageHeap::Impl::release_one(std::uint64_t excess, Span keep, bool may_wait) {
   PieceTable::Index best = 0;
-  for (unsigned k = 0; k < PieceTable::kClasses; ++k) {
-    for (PieceTable::Index i = group.pieces.free_head(k); i != 0; i = group.pieces[i].next) {
-      const PieceInfo& p = group.pieces[i];
-      if (p.heap == &self && overlaps(p, keep.first, keep.last)) continue;
-      if (best == 0) {
-        best = i;
-        continue;
-      }
-      const std::uint32_t size = group.pieces[best].cells;
-      const bool enough = size >= excess;
-      if (enough ? p.cells >= excess && p.cells < size : p.cells > size) best = i;
-    }
-  }
+  group.pieces.for_each_free(PieceTable::kClasses - 1, [&](PieceTable::Index i, const PieceInfo& p) {
+    if (p.heap == &self && overlaps(p, keep.first, keep.last)) return;
+    const std::uint32_t size = best == 0 ? 0 : group.pieces[best].cells;
+    const bool enough = best != 0 && size >= excess;
+    if (enough ? p.cells >= excess && p.cells < size : p.cells > size) best = i;
+  });
   if (best == 0) return false;
-  const PieceInfo p = group.pieces[best];
-  Impl& owner = *p.heap->impl_;
-  owner.hide_piece(best, p.id);
-  group.pieces.erase(best);
-  group.releasing_cells += p.cells;
-  ++group.counts.released;
+  group.pieces[best].heap->impl_->let_go(best);
   group.finish_moves(backing);
   group.collect(may_wait);
   return true;
+}
+
+// A free piece of this heap leaves once its ticket has passed.
+void PageHeap::Impl::let_go(PieceTable::Index index) {
+  const PieceInfo p = group.pieces[index];
+  hide_piece(index, p.id);
+  group.pieces.erase(index);
+  group.releasing_cells += p.cells;
+  ++group.counts.released;
+}
+
+void PageHeap::hold(bool on) {
+  if (std::exchange(impl_->held, on) == on) return;
+  const PieceTable& pieces = impl_->group.pieces;
+  for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
+    if (pieces[i].heap == this) impl_->hold_piece(i, on);
+  }
+}
+
+bool PageHeap::held() const { return impl_->held; }
+
+bool PageHeap::release_pieces() {
+  const PieceTable& pieces = impl_->group.pieces;
+  for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
+    if (pieces[i].heap == this && pieces[i].live == 0) impl_->let_go(i);
+  }
+  impl_->group.finish_moves(impl_->backing);
+  impl_->group.collect(true);
+  return mapped() == 0;
+}
+
+std::uint64_t PageHeap::mapped() const {
+  const PieceTable& pieces = impl_->group.pieces;
+  std::uint64_t cells = 0;
+  for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
+    if (pieces[i].heap == this) cells += pieces[i].cells;
+  }
+  return cells << impl_->cell_shift;
+}
+
+void PageHeap::for_each_node(const std::function<void(const HeapNode& node)>& visit) const {
+  for (const HeapNode* node = impl_->first; node != nullptr; node = node->next) visit(*node);
 }
 
 void HeapGroup::Impl::finish_moves(Backing& backing) {

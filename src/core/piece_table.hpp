@@ -1,8 +1,10 @@
 // PieceTable: the physical pieces of all heaps of a device: where each is mapped, how many live nodes touch it, and the
 // lists of those that no live node touches. Does not call the backing. Used by PageHeap alone, under the device's lock.
 //
-//   live > 0   some live node touches the piece.              in no list
-//   live == 0  free: may move to another place or be released. in the free list of its size class
+//   live > 0   some live node touches the piece.
+//   live == 0  free: may move to another place or be released. listed in its size class
+//
+// A piece that becomes live stays listed until the list is walked: blocks come and go much more often than pieces move.
 #pragma once
 
 #include <array>
@@ -26,6 +28,7 @@ struct PieceInfo {
   std::uint32_t pinned = 0;  // Those of them that are pinned.
   std::uint32_t prev = 0;    // In its free list; 0 ends it.
   std::uint32_t next = 0;
+  bool listed = false;
 };
 
 class PieceTable {
@@ -52,6 +55,7 @@ class PieceTable {
     link(i);
     ++count_;
     cells_ += cells;
+    free_cells_ += cells;
     return i;
   }
 
@@ -59,6 +63,7 @@ class PieceTable {
   void erase(Index i) {
     unlink(i);
     cells_ -= pieces_[i].cells;
+    free_cells_ -= pieces_[i].cells;
     --count_;
     pieces_[i] = {};
     unused_.push_back(i);
@@ -71,18 +76,35 @@ class PieceTable {
   }
 
   void retain(Index i) {
-    if (pieces_[i].live++ == 0) unlink(i);
+    PieceInfo& p = pieces_[i];
+    if (p.live++ == 0) free_cells_ -= p.cells;
   }
   void drop(Index i) {
-    if (--pieces_[i].live == 0) link(i);
+    PieceInfo& p = pieces_[i];
+    if (--p.live != 0) return;
+    free_cells_ += p.cells;
+    if (!p.listed) link(i);
   }
 
   std::uint64_t cells() const { return cells_; }            // Held.
   std::uint64_t free_cells() const { return free_cells_; }  // In free pieces.
   std::uint64_t count() const { return count_; }
 
-  // Free pieces of [2^k, 2^(k+1)) cells, newest first.
-  Index free_head(unsigned k) const { return heads_[k]; }
+  // Visits the free pieces of less than 2^(class + 1) cells, small classes first.
+  template <class F>
+  void for_each_free(unsigned last_class, F&& f) {
+    for (unsigned k = 0; k <= last_class; ++k) {
+      for (Index i = heads_[k]; i != 0;) {
+        const Index next = pieces_[i].next;
+        if (pieces_[i].live != 0) {
+          unlink(i);
+        } else {
+          f(i, pieces_[i]);
+        }
+        i = next;
+      }
+    }
+  }
   static constexpr unsigned kClasses = 20;
   static unsigned class_of(std::uint32_t cells) {
     return std::min(kClasses - 1, static_cast<unsigned>(std::bit_width(cells)) - 1);
@@ -96,7 +118,7 @@ class PieceTable {
     p.next = head;
     if (head != 0) pieces_[head].prev = i;
     head = i;
-    free_cells_ += p.cells;
+    p.listed = true;
   }
   void unlink(Index i) {
     PieceInfo& p = pieces_[i];
@@ -106,7 +128,7 @@ class PieceTable {
     } else {
       heads_[class_of(p.cells)] = p.next;
     }
-    free_cells_ -= p.cells;
+    p.listed = false;
   }
 
   std::vector<PieceInfo> pieces_;

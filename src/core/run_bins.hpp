@@ -35,17 +35,24 @@ class RunBins {
   // Calls f for up to `limit` runs of at least `size` bytes, smaller bins first.
   template <class F>
   void for_fitting(std::uint64_t size, int limit, F&& f) const {
-    std::uint32_t bin = bin_of(size);
-    for (HeapNode* n = heads_[bin]; n != nullptr; n = n->bin_next) {
+    const std::uint32_t first = bin_of(size);
+    for (HeapNode* n = heads_[first]; n != nullptr; n = n->bin_next) {
       if (n->size < size) continue;
       f(n);
       if (--limit == 0) return;
     }
-    while ((bin = next_bin(bin + 1)) < kBins) {
-      for (HeapNode* n = heads_[bin]; n != nullptr; n = n->bin_next) {
-        f(n);
-        if (--limit == 0) return;
+    std::uint32_t w = first / 64;
+    std::uint64_t word = bits_[w] & (~std::uint64_t{1} << (first % 64));  // Bins above the first.
+    for (;;) {
+      for (; word != 0; word &= word - 1) {
+        for (HeapNode* n = heads_[w * 64 + static_cast<std::uint32_t>(std::countr_zero(word))]; n != nullptr;
+             n = n->bin_next) {
+          f(n);
+          if (--limit == 0) return;
+        }
       }
+      if (++w == kWords) return;
+      word = bits_[w];
     }
   }
 
@@ -74,17 +81,6 @@ class RunBins {
  private:
   static constexpr std::uint32_t kBins = 16 * 48;  // Up to 2^56 bytes.
   static constexpr std::uint32_t kWords = kBins / 64;
-
-  std::uint32_t next_bin(std::uint32_t from) const {
-    if (from >= kBins) return kBins;
-    std::uint32_t w = from / 64;
-    std::uint64_t word = bits_[w] & (~std::uint64_t{0} << (from % 64));
-    while (word == 0) {
-      if (++w == kWords) return kBins;
-      word = bits_[w];
-    }
-    return w * 64 + static_cast<std::uint32_t>(std::countr_zero(word));
-  }
 
   std::array<HeapNode*, kBins> heads_{};
   std::array<std::uint64_t, kWords> bits_{};

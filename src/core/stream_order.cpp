@@ -12,8 +12,7 @@ void StreamUses::add(const Block* block, std::uint32_t stream) {
   count_.store(uses_.size(), std::memory_order_release);
 }
 
-bool StreamUses::contains(const Block* block) const {
-  if (empty()) return false;
+bool StreamUses::has(const Block* block) const {
   const std::lock_guard lock(mutex_);
   return uses_.contains(block);
 }

@@ -25,7 +25,7 @@ class StreamUses {
 
   // May throw std::bad_alloc; nothing has changed then.
   void add(const Block* block, std::uint32_t stream);
-  bool contains(const Block* block) const;
+  bool contains(const Block* block) const { return !empty() && has(block); }
   // Takes the streams of a block out of the table; empty when it has none.
   std::vector<std::uint32_t> take(const Block* block);
   // A stream is gone and `heir` comes after all its work.
@@ -36,6 +36,8 @@ class StreamUses {
   std::mutex& mutex() { return mutex_; }
 
  private:
+  bool has(const Block* block) const;
+
   std::atomic<std::size_t> count_{0};
   mutable std::mutex mutex_;
   std::unordered_map<const Block*, std::vector<std::uint32_t>> uses_;

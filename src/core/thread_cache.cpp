@@ -1,8 +1,6 @@
 // Bins, their bound, and the inboxes of thread caches.
 #include "core/thread_cache.hpp"
 
-#include <algorithm>
-
 namespace cistern::core {
 
 constinit ThreadCache central_owner;
@@ -43,28 +41,24 @@ void ThreadCache::hold(Block* block, Chain& spill) {
   total_ += static_cast<std::int64_t>(block->capacity);
 }
 
-void ThreadCache::bound(std::uint64_t budget, Chain& spill) {
-  if (held() > budget) {
-    // Whole bins in turn, those of large blocks before those of small ones, the one in use last and only as much as
-    // must be.
-    const std::uint64_t enough = budget / 4 * 3;
-    for (std::size_t tries = 0; tries < kExactBins && held() > enough; ++tries) {
-      const std::size_t victim = kSmallBins + hand_++ % kExactBins;
-      if (victim != recent_) spill_bin(bins[victim], spill);
-    }
-    for (std::size_t i = 0; i < kSmallBins && held() > enough; ++i) {
-      if (i != recent_) spill_bin(bins[i], spill);
-    }
-    Bin& bin = bins[recent_];
-    while (held() > enough && bin.head != nullptr && bin.head->next != nullptr) {
-      Block* block = bin.head->next;
-      bin.head->next = block->next;
-      total_ -= static_cast<std::int64_t>(block->capacity);
-      spill.push(block);
-    }
-    if (held() > budget && bin.size > kAlwaysKept) spill_bin(bin, spill);
+// Whole bins in turn, those of large blocks before those of small ones, the one in use last and only as much as must be.
+void ThreadCache::shrink(Chain& spill) {
+  const std::uint64_t enough = budget_ / 4 * 3;
+  for (std::size_t tries = 0; tries < kExactBins && held() > enough; ++tries) {
+    const std::size_t victim = kSmallBins + hand_++ % kExactBins;
+    if (victim != recent_) spill_bin(bins[victim], spill);
   }
-  account.set_keep_low(total_ - static_cast<std::int64_t>(std::max(budget, held())));
+  for (std::size_t i = 0; i < kSmallBins && held() > enough; ++i) {
+    if (i != recent_) spill_bin(bins[i], spill);
+  }
+  Bin& bin = bins[recent_];
+  while (held() > enough && bin.head != nullptr && bin.head->next != nullptr) {
+    Block* block = bin.head->next;
+    bin.head->next = block->next;
+    total_ -= static_cast<std::int64_t>(block->capacity);
+    spill.push(block);
+  }
+  if (held() > budget_ && bin.size > kAlwaysKept) spill_bin(bin, spill);
 }
 
 void ThreadCache::flush_from(std::size_t first, Chain& spill) {

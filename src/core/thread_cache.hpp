@@ -20,6 +20,7 @@
 // Central::drain_inboxes(), of any cache.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -108,12 +109,34 @@ class alignas(4096) ThreadCache {
     account.add(bytes, count);
     total_ += bytes;
   }
+  bool above_high() const {
+    return account.bytes.load(std::memory_order_relaxed) > account.high.load(std::memory_order_relaxed);
+  }
   // Puts a free block into its bin; the account has nothing to do with it.
   void hold(Block* block, Chain& spill);
-  // Spills until the bins hold at most 3/4 of `budget` when they hold more than all of it, and sets the watermark. The
-  // newest block of the bin that was used last stays, up to kAlwaysKept bytes: a single size in use is served from
-  // here.
-  void bound(std::uint64_t budget, Chain& spill);
+  // Bytes that left the account for a block that is not in a bin. Whether the account is now below its floor.
+  bool freed_elsewhere(std::int64_t bytes) {
+    add_live(-bytes, -1);
+    account.move_keep_low(-bytes);
+    return account.bytes.load(std::memory_order_relaxed) < account.floor.load(std::memory_order_relaxed);
+  }
+  // The other way round: a block that is fetched for the caller. Whether the peak is to be looked at.
+  bool fetched(std::int64_t bytes) {
+    add_live(bytes, 1);
+    account.move_keep_low(bytes);
+    return above_high();
+  }
+  // Sets the watermark. Where the bins hold more than the budget, which `compute` gives anew then, they are spilled to
+  // 3/4 of it; the newest block of the bin that was used last stays, up to kAlwaysKept bytes: a single size in use is
+  // served from here.
+  template <class Compute>
+  void bound(Compute&& compute, Chain& spill) {
+    if (held() > budget_) {
+      budget_ = compute();
+      if (held() > budget_) shrink(spill);
+    }
+    account.set_keep_low(total_ - static_cast<std::int64_t>(std::max(budget_, held())));
+  }
   // Says which bin the fast path used last.
   void used(std::uintptr_t owner) { recent_ = (owner - reinterpret_cast<std::uintptr_t>(this)) / sizeof(Bin); }
   // Bytes in the bins.
@@ -163,12 +186,14 @@ class alignas(4096) ThreadCache {
   static_assert(kSets == 32);
   void spill_bin(Bin& bin, Chain& spill);
   void flush_from(std::size_t first, Chain& spill);
+  void shrink(Chain& spill);
 
   std::int64_t total_ = 0;
+  std::uint64_t budget_ = 0;
   std::size_t hand_ = 0;    // Next bin to be spilled.
   std::size_t recent_ = 0;  // Bin of the last hold() or used().
 };
-static_assert(sizeof(ThreadCache) == alignof(ThreadCache));
+static_assert(sizeof(ThreadCache) == alignof(ThreadCache));  // NOLINT(misc-redundant-expression): two sizes.
 
 // The owner of blocks that no thread cache owns: they are freed by compare-exchange on their serial.
 extern ThreadCache central_owner;

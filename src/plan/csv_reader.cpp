@@ -2,7 +2,6 @@
 // and what was expected. No state, no locking; any code may call it.
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <unordered_map>
 
 #include "cistern/error.hpp"
@@ -109,7 +108,10 @@ class Reader {
     bool present[kColumns] = {};
     for (const std::string& field : fields_) {
       const auto it = known.find(field);
-      if (it == known.end()) fail(record_line_, "unknown column " + shown(field));
+      if (it == known.end()) {
+        fail(record_line_,
+             "unknown column " + shown(field) + "; expected id, lower, upper, size, alignment, hint, offset or gaps");
+      }
       if (present[it->second]) {
         fail(record_line_, std::string("expected one column '") + kColumnNames[it->second] + "', found two");
       }
@@ -243,8 +245,12 @@ PlanProblem parse_plan_csv(std::string_view text, const std::string& name) { ret
 PlanProblem read_plan_csv(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw invalid_argument(path + ": expected a file that can be read");
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (in.bad()) throw invalid_argument(path + ": reading failed");
+  std::string text, part(std::size_t{1} << 16, '\0');
+  // read() marks the stream where iterators throw: a folder can be opened, and fails here.
+  while (in.read(part.data(), static_cast<std::streamsize>(part.size())), in.gcount() > 0) {
+    text.append(part, 0, static_cast<std::size_t>(in.gcount()));
+  }
+  if (in.bad()) throw invalid_argument(path + ": reading failed; expected a file");
   return parse_plan_csv(text, path);
 }
 

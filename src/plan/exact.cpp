@@ -49,6 +49,12 @@ ExactSearch::ExactSearch(const Strip& strip)
   first_box_.assign(idx(m_) + 1, n_);
   for (std::int32_t i = n_; i-- > 0;) first_box_[idx(strip.first[idx(i)])] = i;
   for (std::int32_t t = m_; t-- > 0;) first_box_[idx(t)] = std::min(first_box_[idx(t)], first_box_[idx(t) + 1]);
+  last_start_.assign(idx(m_) + 2, 0);
+  for (std::int32_t i = 0; i < n_; ++i) ++last_start_[idx(strip.last[idx(i)]) + 1];
+  for (std::size_t t = 0; t <= idx(m_); ++t) last_start_[t + 1] += last_start_[t];
+  by_last_.resize(idx(n_));
+  std::vector<std::int32_t> next = last_start_;
+  for (std::int32_t i = 0; i < n_; ++i) by_last_[idx(next[idx(strip.last[idx(i)])]++)] = i;
   failed_.resize(kFailedStates);
 }
 
@@ -95,6 +101,9 @@ bool ExactSearch::start(Bytes capacity) {
       if (t + 1 < strip_.last[b]) ++crossing_[idx(t)];
     }
   }
+  find_full();
+  touched_from_ = 0;
+  touched_to_ = m_;
   for (std::int32_t t = 0; t < m_; ++t) mark_if_tight(t, highest_bound_[idx(t)]);
   for (std::int32_t i = 0; i < n_; ++i) {
     const std::int32_t twin = next_twin_[idx(i)];
@@ -123,6 +132,7 @@ bool ExactSearch::place(std::int32_t box) {
     slot = back;
     mark_if_tight(t, highest_bound_[idx(t)]);
   }
+  touch(box);
   return each_open_neighbour(box, [&](std::int32_t other) {
     if (floor_[idx(other)] < end) lift_floor(other, end);
     return raise(other, end);
@@ -225,6 +235,23 @@ std::int32_t ExactSearch::critical_section(const Part& part, Bytes least) const 
         if (best < 0 || total_[idx(t)] > total_[idx(best)] || (total_[idx(t)] == total_[idx(best)] && t < best))
           best = t;
       }
+    }
+    return best;
+  }
+  if (branching_ == Branching::fewest_boxes) {
+    std::int32_t fewest = INT32_MAX;
+    Bytes best_level = 0;
+    for (std::int32_t t = part.from; t < part.to; ++t) {
+      const std::int32_t count = members_open_[idx(t)];
+      if (count == 0) continue;
+      const Bytes level = capacity_ - total_[idx(t)];
+      const std::int32_t* member = member_.data() + member_start_[idx(t)];
+      std::int32_t able = 0;
+      for (std::int32_t k = 0; k < count; ++k) able += bound_[idx(member[k])] <= level ? 1 : 0;
+      if (able > fewest || (able == fewest && level >= best_level)) continue;
+      best = t;
+      fewest = able;
+      best_level = level;
     }
     return best;
   }

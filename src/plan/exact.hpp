@@ -8,6 +8,7 @@
 // Open boxes become placed or get a higher bound_; both are undone in reverse order from the trail.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -20,9 +21,10 @@ enum class Verdict : std::uint8_t { fits, never_fits, unknown };
 
 // Where the next decision is made. All are complete; each is fast where others are not.
 enum class Branching : std::uint8_t {
-  lowest_box,       // the open box of the lowest bound
-  lowest_section,   // the section whose lowest open box is lowest; of several, the one with least room to spare
-  tightest_section  // the section with least room to spare; of several, the one whose lowest open box is lowest
+  lowest_box,        // the open box of the lowest bound
+  lowest_section,    // the section whose lowest open box is lowest; of several, the one with least room to spare
+  tightest_section,  // the section with least room to spare; of several, the one whose lowest open box is lowest
+  fewest_boxes       // the section in which the fewest boxes can be the lowest; of several, the one that is lowest
 };
 
 // Says whether the work of a task is still wanted: not if a task before it succeeded.
@@ -38,6 +40,8 @@ class ExactSearch {
   explicit ExactSearch(const Strip& strip);
   // No gaps, and small enough: a search takes boxes^2 / 8 bytes, and 8 bytes a box and section.
   static bool handles(const Strip& strip);
+  // Whether the inferences for full sections (their boxes sum to the capacity) are drawn.
+  static bool mostly_full(std::int64_t full, std::int32_t sections) { return full > sections / 2; }
 
   // Searches until decided, or `nodes` decisions were made, or `control` or `cancel` stop it. `ranks`: which of several
   // boxes that may lie lowest is tried first. Deterministic but for the stops.
@@ -69,6 +73,11 @@ class ExactSearch {
     std::uint32_t trail = 0;  // size of trail_
     std::uint64_t key[2] = {0, 0};
   };
+  struct Candidate {  // a box that may lie at the level, and which sections of the run it covers
+    std::int32_t box = 0;
+    std::int32_t from = 0;
+    std::int32_t to = 0;
+  };
   struct Failed {
     std::uint64_t key[2] = {0, 0};
   };
@@ -83,6 +92,18 @@ class ExactSearch {
   bool propagate();
   bool check_section(std::int32_t section);
   bool check_support(std::int32_t box, bool& raised);
+  void find_full();
+  void touch(std::int32_t box) {
+    touched_from_ = std::min(touched_from_, strip_.first[static_cast<std::size_t>(box)]);
+    touched_to_ = std::max(touched_to_, strip_.last[static_cast<std::size_t>(box)]);
+  }
+  void touch_nothing() {
+    touched_from_ = m_;
+    touched_to_ = 0;
+  }
+  bool check_full(bool& raised);
+  bool check_level(std::int32_t from, std::int32_t to, bool& raised);
+  bool check_edge(std::int32_t edge, bool& raised);
   std::int32_t choose(const Part& part, std::uint64_t key[2]) const;
   std::int32_t critical_section(const Part& part, Bytes least) const;
   std::int32_t lowest_in(std::int32_t section) const;
@@ -112,6 +133,8 @@ class ExactSearch {
   std::vector<std::int32_t> first_box_;      // of each section: the first box that begins there or later
   std::vector<std::uint32_t> member_start_;  // of each section, in member_
   std::vector<std::uint32_t> slot_start_;    // of each box, in slot_
+  std::vector<std::int32_t> by_last_;        // boxes by the section they end before
+  std::vector<std::int32_t> last_start_;     // of each section, in by_last_
 
   std::vector<Bytes> bound_;
   std::vector<Bytes> floor_;
@@ -126,6 +149,16 @@ class ExactSearch {
   std::vector<Bytes> highest_bound_;        // of each section: no open box of it has a higher bound
   std::vector<std::int32_t> crossing_;      // open boxes that live in a section and in the next
   std::vector<Word> dirty_;                 // sections to check: some box in it may be too high to be the lowest
+  bool any_full_ = false;                   // enough sections are full for check_full to pay
+  std::vector<char> full_;                  // of each section: its boxes sum to the capacity, nothing may be wasted
+  std::int32_t touched_from_ = 0;           // sections in which something changed since check_full
+  std::int32_t touched_to_ = 0;
+  std::vector<char> from_left_;   // check_level: the boxes before this section can end here
+  std::vector<char> to_right_;    // and those from here on can fill the rest
+  std::vector<Bytes> least_end_;  // of each section
+  std::vector<Candidate> candidates_;
+  std::vector<Word> left_sums_;
+  std::vector<Word> right_sums_;
   std::vector<Undo> trail_;
   std::vector<Frame> frames_;
   std::vector<Part> parts_;

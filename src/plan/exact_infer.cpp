@@ -26,6 +26,7 @@ bool ExactSearch::raise(std::int32_t box, Bytes bound) {
     trail_.push_back({box, bound_[b]});
     bound_[b] = bound;
     if (bound > ceiling_[b]) return false;
+    touch(box);
     const Word bit = Word{1} << (box % 64);
     if (bound > floor_[b]) {
       hanging_[b / 64] |= bit;
@@ -85,8 +86,10 @@ bool ExactSearch::propagate() {
         ok = check_support(static_cast<std::int32_t>(w * 64) + std::countr_zero(left), again);
       }
     }
+    if (ok && !again && any_full_) ok = check_full(again);
   }
   if (!ok) std::fill(dirty_.begin(), dirty_.end(), 0);
+  touch_nothing();
   return ok;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "plan/online_fit.hpp"
 #include "plan/repair.hpp"
@@ -23,6 +24,7 @@ constexpr double kAlways = 2;
 // What wins most often comes first: large problems see only the first few in time.
 constexpr SkylineRecipe kSkylines[] = {
     {Order::earliest_start, 0.02, false},
+    {Order::width, kAlways, false},
     {Order::total_area_width, 0.05, false},
     {Order::latest_end, 0.05, true},
     {Order::width_squared_size, 0.001, false},
@@ -45,6 +47,8 @@ constexpr SkylineRecipe kSkylines[] = {
     {Order::total_area_width, 0.05, true},
     {Order::width_squared_size, kAlways, false},
 };
+constexpr std::ptrdiff_t kFirstSkylines = 5;  // so many before a search that decides a capacity
+constexpr int kRestRound = 2;                 // and the others in this round
 // Orders of the random recipes that later rounds try on large strips.
 constexpr Order kRandomOrders[] = {Order::earliest_start, Order::latest_end, Order::total_area_width,
                                    Order::width_squared_size};
@@ -78,6 +82,20 @@ constexpr SearchRecipe kSearches[] = {
     {Branching::tightest_section, Order::area},
 };
 
+// In place of these where most sections may waste nothing: there, most others stall.
+constexpr SearchRecipe kFullSearches[] = {
+    {Branching::fewest_boxes, Order::width_squared_size},
+    {Branching::fewest_boxes, Order::width},
+    {Branching::fewest_boxes, Order::total_area_width},
+    {Branching::fewest_boxes, Order::earliest_start},
+    {Branching::fewest_boxes, Order::size},
+    {Branching::fewest_boxes, Order::latest_end},
+    {Branching::fewest_boxes, Order::area},
+    {Branching::lowest_section, Order::total_area_width},
+    {Branching::lowest_box, Order::size},
+    {Branching::tightest_section, Order::latest_end},
+};
+
 constexpr std::int32_t kWorthKeeping = 1000;  // boxes: the skyline of the first plan is kept for the next
 constexpr std::size_t kDives = 64;
 constexpr int kBumpRound = 2;  // where the exact search applies, it gets two rounds before first fit is bumped
@@ -85,6 +103,11 @@ constexpr std::int32_t kMostBumped = 4000;  // boxes: first fit over and over co
 
 std::uint64_t seed_for(std::uint64_t seed, int turn, std::size_t task) {
   return Random(seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(turn) * 1000003u + task).next();
+}
+
+bool waste_nothing(const Strip& strip, Bytes target) {
+  const std::vector<Bytes> totals = section_totals(strip);
+  return ExactSearch::mostly_full(std::count(totals.begin(), totals.end(), target), strip.sections);
 }
 
 }  // namespace
@@ -138,11 +161,12 @@ void Portfolio::begin(Control& control) {
   }
 }
 
-void Portfolio::skylines(Bytes goal, Control& control) {
+void Portfolio::skylines(Bytes goal, Fixed which, Control& control) {
   const auto n = static_cast<std::uint64_t>(strip_.boxes());
   std::vector<SkylineRecipe> recipes;
-  if (round_ == 0) {
-    recipes.assign(std::begin(kSkylines) + 1, std::end(kSkylines));  // the first made the first plan
+  if (which != Fixed::none) {
+    const auto begin = std::begin(kSkylines) + (which == Fixed::rest ? kFirstSkylines : 1);  // 0 made the first plan
+    recipes.assign(begin, which == Fixed::first ? std::begin(kSkylines) + kFirstSkylines : std::end(kSkylines));
   } else {
     constexpr std::size_t kRandom = 8;
     Random random(seed_for(seed_, round_, std::size(kSkylines)));
@@ -235,7 +259,9 @@ void Portfolio::bumps(Bytes goal, std::uint64_t steps, Control& control) {
 // `nodes` for each of the plain recipes (none if 0), then `dives` with random recipes and small budgets: a plan that
 // exists is mostly found with next to no backtracking, or not for a long time.
 Verdict Portfolio::search(Bytes target, std::uint64_t nodes, std::size_t dives, Control& control) {
-  const std::size_t plain = nodes == 0 ? 0 : std::size(kSearches);
+  const bool full = waste_nothing(strip_, target);
+  const std::span<const SearchRecipe> all = full ? std::span<const SearchRecipe>(kFullSearches) : kSearches;
+  const std::size_t plain = nodes == 0 ? 0 : all.size();
   const std::size_t tasks = plain + dives;
   const auto n = static_cast<std::uint64_t>(strip_.boxes());
   ++searches_;
@@ -246,11 +272,13 @@ Verdict Portfolio::search(Bytes target, std::uint64_t nodes, std::size_t dives, 
   };
   std::vector<Outcome> outcomes(tasks);
   // Recipes that found plans of this part before are drawn more often.
+  if (full != successes_full_) successes_.clear();
+  successes_full_ = full;
   std::vector<std::size_t> recipes = successes_;
-  for (std::size_t k = 0; k < std::size(kSearches); ++k) recipes.push_back(k);
+  for (std::size_t k = 0; k < all.size(); ++k) recipes.push_back(k);
   std::vector<std::vector<Bytes>> found(threads_);
   std::vector<std::size_t> found_by(threads_, SIZE_MAX);
-  for (const SearchRecipe& r : kSearches) order(r.order);
+  for (const SearchRecipe& r : all) order(r.order);
   const std::uint64_t most = control.left() / tasks + 1;
   const std::size_t winner = first_success(tasks, threads_, [&](std::size_t task, unsigned w, Cancel cancel) {
     if (control.stopped() || cancel()) return false;
@@ -259,13 +287,14 @@ Verdict Portfolio::search(Bytes target, std::uint64_t nodes, std::size_t dives, 
     Random random(seed_for(seed_, searches_, task));
     const bool is_plain = task < plain;
     const std::size_t chosen = is_plain ? task : recipes[random.below(recipes.size())];
-    const SearchRecipe& recipe = kSearches[chosen];
+    const SearchRecipe& recipe = all[chosen];
     const std::vector<std::int32_t>& base = orders_[static_cast<std::size_t>(recipe.order)];
     const double blur = random.real() * random.real() * 0.5;
     const std::vector<std::int32_t> ranks = ranks_of(is_plain ? base : blurred(base, blur, random));
-    // Mostly too little to backtrack far, sometimes more.
-    const std::uint64_t dive = 32 + n * 3 / 2 * (random.below(4) == 0 ? 3 : 1);
-    const std::uint64_t budget = std::min(most, is_plain ? nodes : dive);
+    // Mostly too little to backtrack far, sometimes more. Where nothing may be wasted, errors show soon: backtracking
+    // pays.
+    const std::uint64_t dive = full ? 8 * n << random.below(4) : 32 + n * 3 / 2 * (random.below(4) == 0 ? 3 : 1);
+    const std::uint64_t budget = std::min(most, is_plain ? nodes * (full ? 4 : 1) : dive);
     outcomes[task].verdict = exact.run(target, recipe.branching, ranks, budget, control, cancel);
     outcomes[task].nodes = exact.nodes();
     outcomes[task].recipe = chosen;
@@ -315,13 +344,16 @@ void Portfolio::improve(Bytes goal, bool decide, Control& control) {
   const int round = round_;
   workers_.resize(threads_);
   const auto done = [&] { return peak_ <= goal || settled() || control.exhausted(); };
-  if (round == 0 && !strip_.any_fixed) skylines(goal, control);
-  if (done()) return;
-  // Tries `target`; learns from the verdict.
   const bool gaps = strip_.any_gap;
   const bool small = gaps ? strip_.boxes() <= DisjunctiveSearch::kMostBoxes : ExactSearch::handles(strip_);
+  const bool brief = decide && small;
+  if (round == 0 && !strip_.any_fixed) skylines(goal, brief ? Fixed::first : Fixed::all, control);
+  if (done()) return;
+  if (round == kRestRound && !strip_.any_fixed && brief) skylines(goal, Fixed::rest, control);
+  if (done()) return;
+  // Tries `target`; learns from the verdict.
   // Budgets double every second round: between, other random orders get their chance.
-  const std::uint64_t nodes = (n + n / 4 + 64) << std::min((round + 1) / 2, 40);
+  const std::uint64_t nodes = (decide ? 2 * n + 64 : n + n / 4 + 64) << std::min((round + 1) / 2, 40);
   const auto attempt = [&](Bytes target) {
     const Verdict verdict =
         gaps ? search_gaps(target, nodes, control) : search(target, nodes, round == 0 ? 0 : kDives, control);
@@ -338,7 +370,7 @@ void Portfolio::improve(Bytes goal, bool decide, Control& control) {
       if (attempt(target) == Verdict::unknown) ++tries;
     }
   } else if (!gaps) {
-    if (round > 0 && !strip_.any_fixed) skylines(goal, control);
+    if (round > 0 && !strip_.any_fixed) skylines(goal, Fixed::none, control);
     // Half way to the goal, as long as that works.
     while (!done() &&
            repair(decide ? goal : std::max(bound_, goal) + (peak_ - std::max(bound_, goal)) / 2, 4 * nodes, control)) {

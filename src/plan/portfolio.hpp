@@ -48,7 +48,8 @@ class Portfolio {
   };
   const std::vector<std::int32_t>& order(Order o);
   bool take(const std::vector<Bytes>& offsets);
-  void skylines(Bytes goal, Control& control);
+  enum class Fixed : std::uint8_t { first, rest, all, none };  // Which of the fixed recipes; none: random ones.
+  void skylines(Bytes goal, Fixed which, Control& control);
   void bumps(Bytes goal, std::uint64_t steps, Control& control);
   Verdict search(Bytes target, std::uint64_t nodes, std::size_t dives, Control& control);
   bool repair(Bytes target, std::uint64_t nodes, Control& control);
@@ -67,6 +68,7 @@ class Portfolio {
   std::uint64_t repairs_ = 0;  // so far; seeds of the random choices
   int searches_ = 0;
   std::vector<std::size_t> successes_;  // recipes of the latest searches that found a plan
+  bool successes_full_ = false;         // whether they are those for strips that may waste nothing
 };
 
 }  // namespace cistern::planner

@@ -37,12 +37,20 @@ std::int32_t Skyline::add(const Segment& s) {
   return i;
 }
 
-void Skyline::push(std::int32_t segment) {
-  const Segment& s = segments_[idx(segment)];
-  heap_.push_back({s.height, s.start, segment});
-  std::push_heap(heap_.begin(), heap_.end(), [](const Valley& x, const Valley& y) {
-    return x.height != y.height ? x.height > y.height : x.start > y.start;
-  });
+// From a segment down to a valley: lower than its neighbours, or the leftmost of a level ground. Valleys do not meet
+// before they are lifted, so it does not matter in which order they are filled; the nearest is the one still in the
+// cache.
+std::int32_t Skyline::descend(std::int32_t segment) const {
+  for (;;) {
+    const Segment& s = segments_[idx(segment)];
+    if (s.prev >= 0 && segments_[idx(s.prev)].height <= s.height) {
+      segment = s.prev;
+    } else if (s.next >= 0 && segments_[idx(s.next)].height < s.height) {
+      segment = s.next;
+    } else {
+      return segment;
+    }
+  }
 }
 
 // Raises a valley to its lower neighbour and joins the two (or all three if both neighbours are level).
@@ -52,25 +60,20 @@ void Skyline::lift(std::int32_t segment) {
   const Bytes right = s.next < 0 ? INT64_MAX : segments_[idx(s.next)].height;
   const Bytes height = std::min(left, right);
   s.height = height;
-  const auto drop = [&](std::int32_t i) {
-    segments_[idx(i)].end = segments_[idx(i)].start;  // makes its heap entries stale
-    unused_.push_back(i);
-  };
   if (right == height) {
     const std::int32_t gone = s.next;
     s.end = segments_[idx(gone)].end;
     s.next = segments_[idx(gone)].next;
     if (s.next >= 0) segments_[idx(s.next)].prev = segment;
-    drop(gone);
+    unused_.push_back(gone);
   }
   if (left == height) {
     const std::int32_t gone = s.prev;
     s.start = segments_[idx(gone)].start;
     s.prev = segments_[idx(gone)].prev;
     if (s.prev >= 0) segments_[idx(s.prev)].next = segment;
-    drop(gone);
+    unused_.push_back(gone);
   }
-  push(segment);
 }
 
 bool Skyline::place(const std::vector<std::int32_t>& ranks, Bytes limit, Bytes target, Bytes slack,
@@ -80,27 +83,20 @@ bool Skyline::place(const std::vector<std::int32_t>& ranks, Bytes limit, Bytes t
   waiting_.reset(totals_);
   segments_.clear();
   unused_.clear();
-  heap_.clear();
   work_.assign(idx(strip_.boxes()), 0);
-  push(add({0, strip_.sections, 0, -1, -1}));
-  const auto lower = [](const Valley& x, const Valley& y) {
-    return x.height != y.height ? x.height > y.height : x.start > y.start;
-  };
+  std::int32_t valley = add({0, strip_.sections, 0, -1, -1});
   std::uint32_t steps = 0;
   for (std::int32_t left = strip_.boxes(); left > 0;) {
     if (++steps % kClockPeriod == 0 && control.stopped()) return false;
-    const Valley v = heap_.front();
-    Segment s = segments_[idx(v.segment)];
-    std::pop_heap(heap_.begin(), heap_.end(), lower);
-    heap_.pop_back();
-    if (s.start != v.start || s.height != v.height || s.end <= s.start) continue;  // stale
+    valley = descend(valley);
+    const Segment s = segments_[idx(valley)];
     const SectionTree::Top fullest = waiting_.top(s.start, s.end);
     if (s.height + fullest.value >= limit) return false;
     std::int32_t box = -1;
     if (target - s.height - fullest.value < slack) box = tree_.best_inside(s.start, s.end, fullest.section);
     if (box < 0) box = tree_.best_inside(s.start, s.end);
     if (box < 0) {
-      lift(v.segment);
+      lift(valley);
       continue;
     }
     const std::size_t b = idx(box);
@@ -113,13 +109,12 @@ bool Skyline::place(const std::vector<std::int32_t>& ranks, Bytes limit, Bytes t
     // The valley splits into what is left of the box, the box, and what is right of it.
     const std::int32_t first = strip_.first[b];
     const std::int32_t last = strip_.last[b];
-    std::int32_t middle = v.segment;
+    std::int32_t middle = valley;
     if (first > s.start) {
-      segments_[idx(v.segment)].end = first;
-      middle = add({first, s.end, s.height, v.segment, s.next});
-      segments_[idx(v.segment)].next = middle;
+      segments_[idx(valley)].end = first;
+      middle = add({first, s.end, s.height, valley, s.next});
+      segments_[idx(valley)].next = middle;
       if (s.next >= 0) segments_[idx(s.next)].prev = middle;
-      push(v.segment);
     }
     if (last < s.end) {
       const std::int32_t next = segments_[idx(middle)].next;
@@ -127,10 +122,8 @@ bool Skyline::place(const std::vector<std::int32_t>& ranks, Bytes limit, Bytes t
       segments_[idx(middle)].next = right;
       segments_[idx(middle)].end = last;
       if (next >= 0) segments_[idx(next)].prev = right;
-      push(right);
     }
     segments_[idx(middle)].height = offset + strip_.size[b];
-    push(middle);
   }
   offsets = work_;
   return true;

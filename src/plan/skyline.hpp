@@ -1,4 +1,4 @@
-// The skyline heuristic: fills the lowest valley of the skyline with the box of best priority that fits in its time,
+// The skyline heuristic: fills a valley of the skyline with the box of best priority that fits in its time,
 // and lifts valleys that nothing fits in. O(n log n) plus the queries of a kd-tree; never looks at pairs of boxes.
 // Ignores gaps (its plans stay valid); knows no fixed offsets. Internal to src/plan. One object a thread.
 #pragma once
@@ -32,13 +32,8 @@ class Skyline {
     std::int32_t prev = -1;
     std::int32_t next = -1;
   };
-  struct Valley {  // heap entry; stale if the segment has changed since
-    Bytes height = 0;
-    std::int32_t start = 0;
-    std::int32_t segment = 0;
-  };
   std::int32_t add(const Segment& s);
-  void push(std::int32_t segment);
+  std::int32_t descend(std::int32_t segment) const;
   void lift(std::int32_t segment);
 
   const Strip& strip_;
@@ -47,7 +42,6 @@ class Skyline {
   const std::vector<Bytes> totals_;
   std::vector<Segment> segments_;
   std::vector<std::int32_t> unused_;
-  std::vector<Valley> heap_;
   std::vector<Bytes> work_;
 };
 

@@ -38,8 +38,15 @@ std::size_t first_success(std::size_t tasks, unsigned threads, Run&& run) {
   if (threads <= 1 || tasks <= 1) {
     work(0);
   } else {
-    std::vector<std::jthread> helpers;
-    for (unsigned w = 1; w < threads && w < tasks; ++w) helpers.emplace_back(work, w);
+    // Joined also when the next one cannot be started. Not std::jthread, which Apple's library lacks.
+    struct Helpers {
+      ~Helpers() {
+        for (std::thread& thread : threads) thread.join();
+      }
+      std::vector<std::thread> threads;
+    } helpers;
+    helpers.threads.reserve(threads);
+    for (unsigned w = 1; w < threads && w < tasks; ++w) helpers.threads.emplace_back(work, w);
     work(0);
   }
   for (const std::exception_ptr& e : errors) {

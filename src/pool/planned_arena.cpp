@@ -19,7 +19,8 @@ std::atomic<std::uint64_t> next_arena_id{(std::uint64_t{1} << 63) + 1};
   throw invalid_argument("PlannedArena::" + what + ": " + why);
 }
 
-std::unique_ptr<pooling::ArenaCore> make_core(Allocator& allocator, const Stream& stream, const ArenaOptions& options) {
+std::unique_ptr<pooling::ArenaCore> make_core(Allocator& allocator, const Stream& stream, const ArenaOptions& options,
+                                              detail::ArenaFront& front) {
   if (stream.device() != allocator.device()) {
     refuse("PlannedArena",
            "the stream is of " + to_string(stream.device()) + ", the allocator of " + to_string(allocator.device()));
@@ -30,10 +31,15 @@ std::unique_ptr<pooling::ArenaCore> make_core(Allocator& allocator, const Stream
     refuse("PlannedArena", "record_cycles, replan_after and max_shapes must be at least 1");
   }
   return std::make_unique<pooling::ArenaCore>(allocator, stream, options,
-                                              next_arena_id.fetch_add(1, std::memory_order_relaxed));
+                                              next_arena_id.fetch_add(1, std::memory_order_relaxed), front);
 }
 
 }  // namespace
+
+const TypedBuffer& PlannedBuffer::empty() noexcept {
+  static const TypedBuffer nothing;
+  return nothing;
+}
 
 PlannedArena::PlannedArena(Device device, ArenaOptions options)
     : PlannedArena(cistern::allocator(device), Stream(device), options) {}
@@ -42,13 +48,16 @@ PlannedArena::PlannedArena(const Stream& stream, ArenaOptions options)
     : PlannedArena(cistern::allocator(stream.device()), stream, options) {}
 
 PlannedArena::PlannedArena(Allocator& allocator, const Stream& stream, ArenaOptions options)
-    : front_(nullptr), core_(make_core(allocator, stream, options)) {
-  front_ = &core_->front();
-}
+    : core_(make_core(allocator, stream, options, front_)) {}
 
 PlannedArena::~PlannedArena() = default;
 
-TypedBuffer PlannedArena::alloc_slow(std::size_t byte_len, DType dtype, Shape shape) {
+// NOLINTNEXTLINE(performance-unnecessary-value-param): see the declaration.
+const TypedBuffer* PlannedArena::alloc_slow(std::size_t byte_len, DType dtype, Shape shape) {
+  const TypedBuffer& next = front_.next->handle;
+  if (detail::HandleAccess::differs(next, dtype, shape, detail::kMore) == 0 && next.byte_len() == byte_len) {
+    return detail::PlannedAccess::open(core_->alloc_again());
+  }
   if (!is_valid(dtype)) refuse("alloc", "there is no dtype number " + std::to_string(static_cast<unsigned>(dtype)));
   const auto type = [dtype] { return std::string(name_of(dtype)); };
   std::size_t need = 0;
@@ -62,18 +71,33 @@ TypedBuffer PlannedArena::alloc_slow(std::size_t byte_len, DType dtype, Shape sh
   if (byte_len > detail::kMaxRequest) {
     refuse("alloc", std::to_string(byte_len) + " bytes are more than any device could have");
   }
-  return core_->alloc(byte_len, dtype, shape);
+  return detail::PlannedAccess::open(core_->alloc(byte_len, dtype, shape));
 }
 
-TypedBuffer PlannedArena::alloc(DType dtype, const Shape& shape) {
+// NOLINTNEXTLINE(performance-unnecessary-value-param): see the declaration.
+const TypedBuffer* PlannedArena::alloc_slow(DType dtype, Shape shape) {
+  // What is wrong with dtype or shape is said there.
   std::size_t bytes = 0;
-  if (is_valid(dtype) && !shape.count_bytes(size_of(dtype), bytes)) {
-    refuse("alloc", "the bytes of " + std::string(name_of(dtype)) + to_string(shape) + " do not fit in 64 bits");
-  }
-  return alloc(bytes, dtype, shape);
+  if (is_valid(dtype)) (void)shape.count_bytes(size_of(dtype), bytes);
+  return alloc_slow(bytes, dtype, shape);
 }
 
 void PlannedArena::release(TypedBuffer& buffer) { core_->release(buffer); }
+
+void PlannedArena::release(PlannedBuffer& buffer) {
+  if (!buffer) {
+    TypedBuffer empty;
+    core_->release(empty);  // Throws.
+  }
+  TypedBuffer handle = detail::HandleAccess::same(*buffer);
+  try {
+    core_->release(handle);
+  } catch (...) {
+    detail::HandleAccess::forget(handle);
+    throw;
+  }
+  (void)detail::PlannedAccess::open(std::move(buffer));
+}
 
 void PlannedArena::end_cycle() { core_->end_cycle(); }
 

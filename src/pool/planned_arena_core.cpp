@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "cistern/error.hpp"
+#include "pool/slot_store.hpp"
 
 namespace cistern::pooling {
 
-using detail::ArenaStep;
 using detail::detail_of;
 using detail::HandleAccess;
 using detail::Slot;
@@ -23,15 +23,17 @@ std::size_t alignment_of(Device device) noexcept { return device.type == DeviceT
 
 }  // namespace
 
-ArenaCore::ArenaCore(Allocator& allocator, const Stream& stream, ArenaOptions options, std::uint64_t id)
+ArenaCore::ArenaCore(Allocator& allocator, const Stream& stream, ArenaOptions options, std::uint64_t id,
+                     detail::ArenaFront& front)
     : allocator_(allocator),
       stream_(stream),
       options_(options),
       id_(id),
       alignment_(alignment_of(allocator.device())),
+      front_(front),
       pool_(allocator, stream, {.bucketing = options.bucketing}),
       patience_(std::max(options.replan_after, 1u)) {
-  front_.next = &no_step_;
+  front_.next = &nothing_;
   recorder_.begin_cycle(false);
   set_attention();
 }
@@ -44,27 +46,40 @@ ArenaCore::~ArenaCore() {
 }
 
 void ArenaCore::set_attention() noexcept {
-  front_.attention = recording_ || unmatched_ != 0 || (plan_ != nullptr && plan_->holds()) ? 1 : 0;
+  if (plan_ == nullptr || is_busy() == (aside_ != nullptr)) return;
+  if (aside_ != nullptr) {
+    go_to(aside_);
+  } else {
+    aside_ = std::exchange(front_.next, &nothing_);
+  }
 }
 
 // --- Serving
 // ----------------------------------------------------------------------------------------------------------
 
-TypedBuffer ArenaCore::alloc(std::size_t bytes, DType dtype, const Shape& shape) {
+PlannedBuffer ArenaCore::alloc_again() {
+  const std::uint32_t index = position();
+  if (!plan_->others_are_free(index)) {
+    const TypedBuffer& last = plan_->cell(index)->handle;
+    return alloc(last.byte_len(), last.dtype(), last.shape());
+  }
+  go_to(plan_->cell(index + 1));
+  return plan_->serve_again(index);
+}
+
+PlannedBuffer ArenaCore::alloc(std::size_t bytes, DType dtype, const Shape& shape) {
   asked_ = true;
   if (recording_) recorder_.look();
-  TypedBuffer out;
-  if (ArenaStep* step = find_step(bytes); step == nullptr) {
+  PlannedBuffer out;
+  if (const std::uint32_t index = find_step(bytes); index == kNone) {
     if (plan_ != nullptr) miss(bytes);
   } else {
-    const std::uint32_t index = plan_->index_of(step);
     const bool planned = !plan_->pool_only(index);
     const bool free = planned && plan_->is_free(index);
-    front_.next = step + 1;
+    go_to(plan_->cell(index + 1));
     unmatched_ = 0;
     if (free) {
-      step->slot->primary.store(1, std::memory_order_relaxed);
-      out = HandleAccess::make(step->slot, step->offset, bytes, dtype, shape);
+      out = plan_->serve(index, bytes, dtype, shape);
     } else {
       ++missed_;
       if (planned) {
@@ -75,7 +90,7 @@ TypedBuffer ArenaCore::alloc(std::size_t bytes, DType dtype, const Shape& shape)
   }
   set_attention();
   if (!out) out = from_pool(bytes, dtype, shape);
-  if (recording_) recorder_.add(bytes, HandleAccess::slot(out));
+  if (recording_) recorder_.add(bytes, HandleAccess::slot(*out));
   return out;
 }
 
@@ -92,20 +107,23 @@ void ArenaCore::miss(std::size_t bytes) {
   if (unmatched_ < kLost) ++unmatched_;
 }
 
-TypedBuffer ArenaCore::from_pool(std::size_t bytes, DType dtype, const Shape& shape) {
-  TypedBuffer out = pool_.alloc(bytes, dtype, shape);
+PlannedBuffer ArenaCore::from_pool(std::size_t bytes, DType dtype, const Shape& shape) {
+  TypedBuffer handle = pool_.alloc(bytes, dtype, shape);
+  detail::HandleCell& cell = cell_of(*HandleAccess::slot(handle));
+  HandleAccess::write(cell.handle, handle, 0);
+  HandleAccess::forget(handle);
   pool_used_ = true;
   ++figures_.from_pool;
-  return out;
+  return detail::PlannedAccess::make(cell.handle);
 }
 
-ArenaStep* ArenaCore::find_step(std::size_t bytes) {
-  if (plan_ == nullptr || unmatched_ >= kLost) return nullptr;
+std::uint32_t ArenaCore::find_step(std::size_t bytes) {
+  if (plan_ == nullptr || unmatched_ >= kLost) return kNone;
   const std::uint32_t at = position();
   if (unmatched_ == 0) {
-    if (plan_->matches(at, bytes)) return plan_->step(at);
-    if (matched_all_ && switch_shape(bytes)) return plan_->step(position());
-    return nullptr;
+    if (plan_->matches(at, bytes)) return at;
+    if (matched_all_ && switch_shape(bytes)) return position();
+    return kNone;
   }
   // `unmatched_` requests were of other sizes, more than expected, or steps were left out. A place other than the next
   // one is believed only when the request before fits there too, and steps far ahead only after many requests without
@@ -122,9 +140,9 @@ ArenaStep* ArenaCore::find_step(std::size_t bytes) {
     const std::uint32_t to = back ? expected - d : expected + d;
     for (std::uint32_t i = at; i < to; ++i) plan_->skip(i);
     missed_ += to - at;
-    return plan_->step(to);
+    return to;
   }
-  return nullptr;
+  return kNone;
 }
 
 bool ArenaCore::switch_shape(std::size_t bytes) {
@@ -137,7 +155,7 @@ bool ArenaCore::switch_shape(std::size_t bytes) {
     plan_ = other->plan;
     first_ = at;
     plan_->begin(at);
-    front_.next = plan_->step(at);
+    go_to(plan_->cell(at));
     if (at != 0) ++figures_.switches;
     return true;
   }
@@ -179,7 +197,7 @@ void ArenaCore::follow(Cycle* cycle) {
   plan_ = cycle == nullptr ? nullptr : cycle->plan;
   first_ = 0;
   if (plan_ != nullptr) plan_->begin(0);
-  front_.next = plan_ == nullptr ? &no_step_ : plan_->step(0);
+  go_to(plan_ == nullptr ? &nothing_ : plan_->cell(0));
 }
 
 void ArenaCore::leave_plan() {
@@ -276,13 +294,13 @@ std::vector<std::string> ArenaCore::check_invariants() const {
   for (const auto& cycle : cycles_) {
     if (cycle->plan != nullptr) cycle->plan->check(cycle->plan == plan_ ? position() : 0, broken);
   }
-  require(plan_ == nullptr ? front_.next == &no_step_ : plan_->owns(front_.next), "the front is in the plan followed");
+  require(plan_ == nullptr ? next() == &nothing_ : plan_->owns(next()), "the next step is of the plan followed");
   require((plan_ == nullptr) == (current_ == nullptr) && (plan_ == nullptr || current_->plan == plan_),
           "the plan followed is that of the shape followed");
   require(plan_ == nullptr || (first_ <= position() && missed_ <= position() - first_), "steps passed are counted");
-  require(front_.attention != 0 || !(recording_ || unmatched_ != 0 || (plan_ != nullptr && plan_->holds())),
-          "held buffers, recordings and lost places are attended to");
-  require(no_step_.most == SIZE_MAX && no_step_.slot == nullptr, "without a plan no request matches");
+  require(front_.next == &nothing_ || !is_busy(), "held buffers, recordings and lost places are attended to");
+  require(aside_ == nullptr || front_.next == &nothing_, "a step is put aside only for nothing");
+  require(!nothing_.handle, "without a plan no request agrees");
   require(cycles_.size() <= std::max(options_.max_shapes, 1u), "no more shapes are kept than allowed");
   return broken;
 }

@@ -28,15 +28,16 @@ namespace cistern::pooling {
 
 class ArenaCore {
  public:
-  ArenaCore(Allocator& allocator, const Stream& stream, ArenaOptions options, std::uint64_t id);
+  ArenaCore(Allocator& allocator, const Stream& stream, ArenaOptions options, std::uint64_t id,
+            detail::ArenaFront& front);
   ~ArenaCore();
   ArenaCore(const ArenaCore&) = delete;
   ArenaCore& operator=(const ArenaCore&) = delete;
 
-  detail::ArenaFront& front() noexcept { return front_; }
-
   // pre: the request is valid.
-  TypedBuffer alloc(std::size_t bytes, DType dtype, const Shape& shape);
+  PlannedBuffer alloc(std::size_t bytes, DType dtype, const Shape& shape);
+  // The next request is as it was last time, and its bytes were those of several others.
+  PlannedBuffer alloc_again();
   void release(TypedBuffer& buffer);
   void end_cycle();
   bool in_cycle() const noexcept { return asked_ || position() != first_; }
@@ -50,6 +51,8 @@ class ArenaCore {
   const ArenaOptions& options() const noexcept { return options_; }
 
  private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
   // Cycles alike. Planned after some of them were recorded.
   struct Cycle {
     Recording recording;
@@ -73,11 +76,19 @@ class ArenaCore {
     void run() noexcept;
   };
 
-  std::uint32_t position() const noexcept { return plan_ == nullptr ? 0 : plan_->index_of(front_.next); }
+  // The next step: the front's, or put aside while the front shows nothing.
+  detail::HandleCell* next() const noexcept { return aside_ != nullptr ? aside_ : front_.next; }
+  void go_to(detail::HandleCell* cell) noexcept {
+    front_.next = cell;
+    aside_ = nullptr;
+  }
+  std::uint32_t position() const noexcept { return plan_ == nullptr ? 0 : plan_->index_of(next()); }
+  // Something has to be looked at besides the next step.
+  bool is_busy() const noexcept { return recording_ || unmatched_ != 0 || (plan_ != nullptr && plan_->holds()); }
   void miss(std::size_t bytes);
-  TypedBuffer from_pool(std::size_t bytes, DType dtype, const Shape& shape);
-  // The step that the request is, and those before it passed; null: none.
-  detail::ArenaStep* find_step(std::size_t bytes);
+  PlannedBuffer from_pool(std::size_t bytes, DType dtype, const Shape& shape);
+  // The step that the request is, and those before it passed; kNone: none.
+  std::uint32_t find_step(std::size_t bytes);
   bool switch_shape(std::size_t bytes);
   void follow(Cycle* cycle);
   void leave_plan();
@@ -87,7 +98,8 @@ class ArenaCore {
   Cycle& shape_like(const Recording& recording);
   void start_plan(Cycle& cycle);
   void finish_job();
-  void put_in_service(PlanJob& job);
+  // Returns why the plan is not in service, else null.
+  std::exception_ptr put_in_service(PlanJob& job);
   void stop_job() noexcept;
   void decide_recording(bool was_recording, bool planned);
   Cycle* find(std::uint64_t number) noexcept;
@@ -98,8 +110,9 @@ class ArenaCore {
   const ArenaOptions options_;
   const std::uint64_t id_;
   const std::size_t alignment_;
-  detail::ArenaFront front_;
-  detail::ArenaStep no_step_;  // Where the front points without a plan.
+  detail::ArenaFront& front_;
+  detail::HandleCell* aside_ = nullptr;  // The next step while the front shows `nothing_`.
+  detail::HandleCell nothing_;           // No request agrees with it.
   BufferPool pool_;
   Recorder recorder_;
   std::vector<std::unique_ptr<Cycle>> cycles_;

@@ -106,9 +106,9 @@ void ArenaCore::finish_job() {
   put_in_service(*job);
 }
 
-void ArenaCore::put_in_service(PlanJob& job) {
+std::exception_ptr ArenaCore::put_in_service(PlanJob& job) {
   Cycle* cycle = find(job.number);
-  if (cycle == nullptr) return;
+  if (cycle == nullptr) return nullptr;
   ArenaPlan* made = nullptr;
   try {
     if (job.failure) std::rethrow_exception(job.failure);
@@ -117,7 +117,7 @@ void ArenaCore::put_in_service(PlanJob& job) {
                          alignment_);
   } catch (const std::exception&) {
     ++figures_.failed_plans;
-    return;
+    return std::current_exception();
   }
   const bool followed = cycle == current_;
   if (cycle->plan != nullptr) cycle->plan->close();
@@ -126,6 +126,7 @@ void ArenaCore::put_in_service(PlanJob& job) {
   ++figures_.plans;
   figures_.last_peak = static_cast<std::size_t>(job.result.peak) * alignment_;
   figures_.last_lower_bound = static_cast<std::size_t>(job.result.lower_bound) * alignment_;
+  return nullptr;
 }
 
 void ArenaCore::stop_job() noexcept {
@@ -154,9 +155,7 @@ void ArenaCore::learn(Recording recording) {
   if (job.steps.empty()) return;
   job.options.deadline = options_.plan_time;
   job.result = plan(job.problem, job.options);
-  const std::uint64_t failed = figures_.failed_plans;
-  put_in_service(job);
-  if (figures_.failed_plans != failed) throw out_of_memory("PlannedArena::learn: no memory for the slab", 0, 0);
+  if (const std::exception_ptr failure = put_in_service(job)) std::rethrow_exception(failure);
   recording_ = false;
   set_attention();
 }

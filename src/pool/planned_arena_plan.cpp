@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <queue>
 #include <utility>
 
 #include "pool/heavy_fence.hpp"
@@ -11,17 +12,17 @@
 
 namespace cistern::pooling {
 
-using detail::ArenaStep;
 using detail::detail_of;
 using detail::Slot;
 
 namespace {
 
 // Handles, or work on another stream that the slab's bytes must wait for.
-bool in_use(const Slot& slot) noexcept {
-  std::uint32_t busy = slot.primary.load(std::memory_order_acquire);
-  busy |= slot.shared.load(std::memory_order_acquire);
-  return busy != 0;
+bool in_use(const Slot& slot) noexcept { return detail::users_of(slot) != 0; }
+
+// What may live on into the next cycle: there, the first steps of its slot come before its end.
+bool has_own_slot(const Recording& recording, std::uint32_t step) noexcept {
+  return recording[step].dead_at >= recording.size();
 }
 
 }  // namespace
@@ -33,7 +34,7 @@ ArenaPlan::ArenaPlan(Allocator& allocator, const Stream& stream, std::uint64_t a
       allocator_(allocator),
       stream_(stream),
       slab_bytes_(static_cast<std::size_t>(peak) * alignment),
-      steps_(recording.size() + 1),
+      cells_(recording.size() + 1),
       infos_(recording.size()) {
   for (std::size_t i = 0; i < recording.size(); ++i) {
     const std::size_t room = std::max<std::size_t>((recording[i].most + alignment - 1) / alignment, 1) * alignment;
@@ -42,22 +43,18 @@ ArenaPlan::ArenaPlan(Allocator& allocator, const Stream& stream, std::uint64_t a
     // Sizes that take the same room are the same to a plan.
     const std::size_t least = (std::max<std::size_t>(recording[i].least, 1) - 1) / alignment * alignment;
     info.least = least + (least != 0);
-    info.least = std::max<std::size_t>(info.least, room > UINT32_MAX ? room - UINT32_MAX : 0);
     info.pool_only = true;
   }
   for (std::size_t i = 0; i < steps.size(); ++i) {
     Info& info = infos_[steps[i]];
-    ArenaStep& step = steps_[steps[i]];
     info.pool_only = false;
-    step.most = info.most;
-    step.slack = static_cast<std::uint32_t>(info.most - info.least);
-    step.offset = static_cast<std::size_t>(offsets[i]) * alignment;
-    info.upper = step.offset + info.most;
+    info.lower = static_cast<std::size_t>(offsets[i]) * alignment;
+    info.upper = info.lower + info.most;
   }
   held_.reserve(infos_.size());
   slab_ = allocator_.malloc(slab_bytes_, stream_);
   try {
-    find_earlier(recording);
+    share_slots(recording);
     take_slots_for_tracks();
   } catch (...) {
     give_slots_back();
@@ -66,15 +63,15 @@ ArenaPlan::ArenaPlan(Allocator& allocator, const Stream& stream, std::uint64_t a
   }
 }
 
-// Goes through a cycle with a map of who lies on top: start of a piece of the slab -> its end and step.
-void ArenaPlan::find_earlier(const Recording& recording) {
+// The first step after each that needs some of its bytes; kNone: no other in the cycle. Goes through the cycle with a
+// map of who lies on top: start of a piece of the slab -> its end and step.
+std::vector<std::uint32_t> ArenaPlan::first_reuses() const {
+  std::vector<std::uint32_t> out(size(), kNone);
   std::map<std::size_t, std::pair<std::size_t, std::uint32_t>> top;
-  std::vector<std::uint32_t> found;
   for (std::uint32_t i = 0; i < size(); ++i) {
     if (infos_[i].pool_only) continue;
-    const std::size_t lower = steps_[i].offset;
+    const std::size_t lower = infos_[i].lower;
     const std::size_t upper = infos_[i].upper;
-    found.clear();
     auto it = top.upper_bound(lower);
     if (it != top.begin()) --it;
     while (it != top.end() && it->first < upper) {
@@ -83,28 +80,60 @@ void ArenaPlan::find_earlier(const Recording& recording) {
         ++it;
         continue;
       }
-      // A slot that another step took since was seen to be free then.
-      const std::uint32_t track = infos_[piece.second].track;
-      if (tracks_[track].steps.back() == piece.second) found.push_back(track);
+      out[piece.second] = std::min(out[piece.second], i);
       it = top.erase(it);
       if (from < lower) top[from] = {lower, piece.second};
       if (piece.first > upper) it = top.insert_or_assign(upper, piece).first;
     }
     top[lower] = {upper, i};
-    std::sort(found.begin(), found.end());
-    found.erase(std::unique(found.begin(), found.end()), found.end());
-    // What may live on into the next cycle has a slot of its own: there, its track's first steps come before its end.
-    const bool open = recording[i].dead_at >= recording.size();
-    if (open || found.empty()) {
-      infos_[i].track = static_cast<std::uint32_t>(tracks_.size());
+  }
+  return out;
+}
+
+// For each buffer whose bytes are needed again, the step that looks at it. One a step where that is possible, and as
+// late as it can be, because lives vary: backwards, and of those that may be looked at the one that dies last.
+std::vector<std::uint32_t> ArenaPlan::when_to_look(const Recording& recording,
+                                                   const std::vector<std::uint32_t>& due) const {
+  std::vector<std::uint32_t> out = due;
+  std::vector<std::vector<std::uint32_t>> due_at(size());
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    if (due[i] != kNone) due_at[due[i]].push_back(i);
+  }
+  std::priority_queue<std::pair<std::uint32_t, std::uint32_t>> waiting;  // Death and step.
+  for (std::uint32_t i = size(); i-- > 0;) {
+    for (const std::uint32_t step : due_at[i]) waiting.emplace(recording[step].dead_at, step);
+    if (infos_[i].pool_only || has_own_slot(recording, i)) continue;
+    // Whose time is over is looked at when it is due, beside another one.
+    while (!waiting.empty() && waiting.top().first > i) waiting.pop();
+    if (waiting.empty()) continue;
+    out[waiting.top().second] = i;
+    waiting.pop();
+  }
+  return out;
+}
+
+void ArenaPlan::share_slots(const Recording& recording) {
+  const std::vector<std::uint32_t> look = when_to_look(recording, first_reuses());
+  std::vector<std::vector<std::uint32_t>> to_look_at(size());
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    if (look[i] != kNone) to_look_at[look[i]].push_back(i);
+  }
+  std::vector<std::uint32_t> idle;  // Tracks whose last buffer has been looked at.
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    Info& info = infos_[i];
+    const std::size_t before = idle.size();
+    for (const std::uint32_t step : to_look_at[i]) idle.push_back(infos_[step].track);
+    if (info.pool_only) continue;
+    if (has_own_slot(recording, i) || idle.empty()) {
+      info.track = static_cast<std::uint32_t>(tracks_.size());
       tracks_.emplace_back();
     } else {
-      infos_[i].track = found.back();
-      found.pop_back();
+      info.track = idle.back();
+      idle.pop_back();
     }
-    tracks_[infos_[i].track].steps.push_back(i);
-    infos_[i].earlier_count = static_cast<std::uint32_t>(found.size());
-    earlier_tracks_.insert(earlier_tracks_.end(), found.begin(), found.end());
+    tracks_[info.track].steps.push_back(i);
+    for (std::size_t k = before; k < idle.size(); ++k) earlier_tracks_.push_back(idle[k]);
+    info.earlier_count = static_cast<std::uint32_t>(idle.size() - std::min(before, idle.size()));
   }
 }
 
@@ -116,10 +145,12 @@ void ArenaPlan::take_slots_for_tracks() {
   };
   try {
     earlier_.reserve(earlier_tracks_.size());
+    slots_.reserve(tracks_.size());
     for (std::uint32_t i = 0; i < tracks_.size(); ++i) {
       if (spare == nullptr) spare = take_slots();
       Slot& slot = *std::exchange(spare, detail_of(*spare).next);
       tracks_[i].slot = &slot;
+      slots_.push_back(&slot);
       slot.host = on_cpu ? static_cast<std::byte*>(slab_.ptr()) : nullptr;
       slot.state = detail::SlotState::listed;
       detail::SlotDetail& detail = detail_of(slot);
@@ -135,15 +166,9 @@ void ArenaPlan::take_slots_for_tracks() {
   give_back();
   for (const std::uint32_t track : earlier_tracks_) earlier_.push_back(tracks_[track].slot);
   std::size_t at = 0;
-  for (std::uint32_t i = 0; i < size(); ++i) {
-    Info& info = infos_[i];
+  for (Info& info : infos_) {
     info.earlier_at = at;
     at += info.earlier_count;
-    if (info.pool_only) continue;
-    ArenaStep& step = steps_[i];
-    step.slot = tracks_[info.track].slot;
-    step.earlier = earlier_.data() + info.earlier_at;
-    step.earlier_count = info.earlier_count;
   }
 }
 
@@ -180,7 +205,7 @@ void ArenaPlan::hold_earlier(std::uint32_t index) {
   const auto look = [&](const Slot& slot) {
     if (in_use(slot)) hold(user_of(tracks_[detail_of(slot).index], index));
   };
-  look(*steps_[index].slot);
+  look(slot_of(index));
   const Info& info = infos_[index];
   for (std::uint32_t i = 0; i < info.earlier_count; ++i) look(*earlier_[info.earlier_at + i]);
 }
@@ -197,12 +222,29 @@ bool ArenaPlan::is_free(std::uint32_t index) {
       held_.pop_back();
       continue;
     }
-    all = all && (infos_[other].upper <= steps_[index].offset || infos_[index].upper <= steps_[other].offset);
+    all = all && (infos_[other].upper <= infos_[index].lower || infos_[index].upper <= infos_[other].lower);
     ++i;
   }
-  all = all && !in_use(*steps_[index].slot);
+  all = all && !in_use(slot_of(index));
   if (!all) infos_[index].missed_in = cycle_;
   return all;
+}
+
+bool ArenaPlan::others_are_free(std::uint32_t index) const noexcept {
+  const Info& info = infos_[index];
+  std::uint32_t busy = detail::users_of(slot_of(index));
+  for (std::uint32_t i = 0; i < info.earlier_count; ++i) busy |= detail::users_of(*earlier_[info.earlier_at + i]);
+  return busy == 0;
+}
+
+PlannedBuffer ArenaPlan::serve(std::uint32_t index, std::size_t bytes, DType dtype, const Shape& shape) noexcept {
+  Slot& slot = slot_of(index);
+  slot.primary.store(1, std::memory_order_relaxed);
+  TypedBuffer handle = detail::HandleAccess::make(&slot, infos_[index].lower, bytes, dtype, shape);
+  // No handle of the step exists: it would use the slot, or be held.
+  detail::HandleAccess::write(cells_[index].handle, handle, infos_[index].earlier_count != 0 ? detail::kMore : 0);
+  detail::HandleAccess::forget(handle);
+  return detail::PlannedAccess::make(cells_[index].handle);
 }
 
 void ArenaPlan::skip(std::uint32_t index) {
@@ -212,8 +254,12 @@ void ArenaPlan::skip(std::uint32_t index) {
 }
 
 void ArenaPlan::finish(std::uint32_t passed) {
-  for (const Track& track : tracks_) {
-    if (in_use(*track.slot)) hold(user_of(track, passed));
+  std::uint32_t busy = 0;
+  for (const Slot* slot : slots_) busy |= detail::users_of(*slot);
+  if (busy != 0) {
+    for (const Track& track : tracks_) {
+      if (in_use(*track.slot)) hold(user_of(track, passed));
+    }
   }
   ++cycle_;
 }
@@ -296,15 +342,20 @@ void ArenaPlan::check(std::uint32_t passed, std::vector<std::string>& broken) co
   bool inside = true;
   bool owned = true;
   bool room = true;
+  bool written = true;
   std::size_t on_tracks = 0;
   for (std::uint32_t i = 0; i < size(); ++i) {
     const Info& info = infos_[i];
     if (info.pool_only) continue;
-    inside = inside && steps_[i].offset < info.upper && info.upper <= slab_bytes_;
-    room = room && info.least <= info.most && steps_[i].most == info.upper - steps_[i].offset;
-    owned = owned && info.track < tracks_.size() && steps_[i].slot == tracks_[info.track].slot;
-    ++on_tracks;
+    inside = inside && info.lower < info.upper && info.upper <= slab_bytes_;
+    room = room && info.least <= info.most && info.most == info.upper - info.lower;
+    owned = owned && info.track < tracks_.size();
+    const TypedBuffer& handle = cells_[i].handle;
+    if (!handle) continue;
+    written = written && detail::HandleAccess::slot(handle) == tracks_[info.track].slot;
+    written = written && handle.byte_offset() == info.lower && handle.byte_len() <= info.most;
   }
+  for (const Info& info : infos_) on_tracks += !info.pool_only;
   std::vector<std::uint32_t> holder(tracks_.size(), kNone);
   bool listed = held_.capacity() >= infos_.size();
   for (const std::uint32_t index : held_) {
@@ -325,18 +376,34 @@ void ArenaPlan::check(std::uint32_t passed, std::vector<std::string>& broken) co
     if (!in_use(*track.slot)) continue;
     const std::uint32_t user = holder[t] != kNone ? holder[t] : user_of(track, passed);
     known = known && user != kNone;
-    if (user != kNone) live.emplace_back(steps_[user].offset, infos_[user].upper);
+    if (user != kNone) live.emplace_back(infos_[user].lower, infos_[user].upper);
   }
   std::sort(live.begin(), live.end());
   bool apart = true;
   for (std::size_t i = 1; i < live.size(); ++i) apart = apart && live[i - 1].second <= live[i].first;
+  std::vector<std::uint32_t> looked(size(), kNone);
+  for (const Track& track : tracks_) {
+    for (std::size_t k = 1; k < track.steps.size(); ++k) looked[track.steps[k - 1]] = track.steps[k];
+  }
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    for (std::uint32_t k = 0; k < infos_[i].earlier_count; ++k) {
+      const std::vector<std::uint32_t>& steps = tracks_[earlier_tracks_[infos_[i].earlier_at + k]].steps;
+      const auto after = std::lower_bound(steps.begin(), steps.end(), i);
+      if (after != steps.begin()) looked[*std::prev(after)] = std::min(looked[*std::prev(after)], i);
+    }
+  }
+  const std::vector<std::uint32_t> needed = first_reuses();
+  bool in_time = true;
+  for (std::uint32_t i = 0; i < size(); ++i) in_time = in_time && looked[i] <= needed[i];
+  require(in_time, "a buffer is looked at before its bytes are given to another");
   require(inside, "every step of a plan lies within its slab");
   require(room, "a step has room for the requests that it serves");
   require(owned && on_tracks == 0, "every step of a plan has a slot, which belongs to the plan");
   require(apart, "no two live buffers share a byte");
   require(known, "a slot in use is held, or of a step of this cycle");
   require(listed && marked == held_.size(), "held buffers are listed once");
-  require(steps_.back().most == SIZE_MAX && steps_.back().slot == nullptr, "a plan has an end");
+  require(written, "a handle written ahead is of its step's slot and bytes");
+  require(!cells_.back().handle, "a plan has an end");
 }
 
 }  // namespace cistern::pooling

@@ -1,13 +1,14 @@
 // ArenaPlan: a plan in service. It owns the slab and the slots of its steps, knows which bytes are still in use, and
 // lives on after the arena let go of it until the last handle into the slab is dropped.
 //
-// Steps that follow each other in the same bytes share a slot, so that few slots are in use and one look at a step's
-// own slot is often all. Who uses a slot is the last of its steps that was passed in this cycle and served.
+// Steps whose lives follow each other share a slot. A buffer is looked at once in a cycle: at a step after its planned
+// death, and not later than the first that needs some of its bytes. That step takes its slot where it can, so that one
+// look at a step's own slot is mostly all. Who uses a slot is the last of its steps passed in this cycle and served.
 //
 // What keeps a live buffer's bytes from being handed out: either the buffer is on the list of held ones, which is
-// looked through at each request while it is not empty, or no step passed since it was served lies in its bytes or took
-// its slot. In the second case the first step that does looks at its slot. A step that is passed without being served
-// (skip) looks as well. At the end of a cycle all live buffers are put on the list.
+// looked through at each request while it is not empty, or no step that needs its bytes has been passed since it was
+// served. In the second case a step up to the first that does looks at its slot. A step that is passed without being
+// served (skip) looks as well. At the end of a cycle all live buffers are put on the list.
 //
 // Locking: none; one thread at a time, except retire() and record_use(), which any thread may call.
 #pragma once
@@ -23,6 +24,7 @@
 
 namespace cistern::pooling {
 
+// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): nobody but itself ends it; see close().
 class ArenaPlan final : public detail::SlotOwner {
  public:
   // `offsets` of `steps`, and `peak`, in units of `alignment` bytes. Throws out_of_memory and std::bad_alloc.
@@ -32,11 +34,12 @@ class ArenaPlan final : public detail::SlotOwner {
 
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(infos_.size()); }
   std::size_t slab_bytes() const noexcept { return slab_bytes_; }
-  detail::ArenaStep* step(std::uint32_t index) noexcept { return &steps_[index]; }
-  std::uint32_t index_of(const detail::ArenaStep* step) const noexcept {
-    return static_cast<std::uint32_t>(step - steps_.data());
+  // The handle of a step as it was given out last; of step size(): one that no request agrees with.
+  detail::HandleCell* cell(std::uint32_t index) noexcept { return &cells_[index]; }
+  std::uint32_t index_of(const detail::HandleCell* cell) const noexcept {
+    return static_cast<std::uint32_t>(cell - cells_.data());
   }
-  bool owns(const detail::ArenaStep* step) const noexcept { return step >= steps_.data() && step <= &steps_.back(); }
+  bool owns(const detail::HandleCell* cell) const noexcept { return cell >= cells_.data() && cell <= &cells_.back(); }
 
   bool pool_only(std::uint32_t index) const noexcept { return infos_[index].pool_only; }
   bool matches(std::uint32_t index, std::size_t bytes) const noexcept {
@@ -49,6 +52,15 @@ class ArenaPlan final : public detail::SlotOwner {
   void begin(std::uint32_t first) noexcept { first_ = first; }
   // Whether nobody uses the bytes of the step, which is the next one. What is found in use is held from now on.
   bool is_free(std::uint32_t index);
+  // The same without a change, for a step whose handle is written and while nothing is held.
+  bool others_are_free(std::uint32_t index) const noexcept;
+  // Serves the step. pre: is_free().
+  PlannedBuffer serve(std::uint32_t index, std::size_t bytes, DType dtype, const Shape& shape) noexcept;
+  // The same as last time. pre: others_are_free().
+  PlannedBuffer serve_again(std::uint32_t index) noexcept {
+    slot_of(index).primary.store(1, std::memory_order_relaxed);
+    return detail::PlannedAccess::make(cells_[index].handle);
+  }
   // The step is passed without being served. pre: it is the next one.
   void skip(std::uint32_t index);
   // The cycle ends before step `passed`.
@@ -77,8 +89,9 @@ class ArenaPlan final : public detail::SlotOwner {
   struct Info {
     std::size_t least = 0;
     std::size_t most = 0;
-    std::size_t upper = 0;       // End of its bytes in the slab.
-    std::size_t earlier_at = 0;  // In `earlier_`: slots of others that lay in its bytes last.
+    std::size_t lower = 0;  // Its bytes in the slab.
+    std::size_t upper = 0;
+    std::size_t earlier_at = 0;  // In `earlier_`: slots of others that have to be looked at before it is served.
     std::uint32_t earlier_count = 0;
     std::uint32_t track = kNone;  // Of its slot.
     std::uint64_t missed_in = 0;  // Cycle in which it was passed and not served.
@@ -93,7 +106,9 @@ class ArenaPlan final : public detail::SlotOwner {
 
   ~ArenaPlan() = default;
 
-  void find_earlier(const Recording& recording);
+  std::vector<std::uint32_t> first_reuses() const;
+  std::vector<std::uint32_t> when_to_look(const Recording& recording, const std::vector<std::uint32_t>& due) const;
+  void share_slots(const Recording& recording);
   void take_slots_for_tracks();
   std::uint32_t user_of(const Track& track, std::uint32_t passed) const noexcept;
   void hold(std::uint32_t index);
@@ -110,9 +125,10 @@ class ArenaPlan final : public detail::SlotOwner {
   bool forgotten_ = false;
   std::uint32_t first_ = 0;
   std::uint64_t cycle_ = 1;
-  std::vector<detail::ArenaStep> steps_;  // And one that no request matches.
+  std::vector<detail::HandleCell> cells_;  // And one that no request agrees with.
   std::vector<Info> infos_;
   std::vector<Track> tracks_;
+  std::vector<detail::Slot*> slots_;           // Of these.
   std::vector<std::uint32_t> earlier_tracks_;  // Of all steps, one after the other.
   std::vector<detail::Slot*> earlier_;         // The slots of these.
   std::vector<std::uint32_t> held_;            // Steps whose buffers outlived their plan or cycle. Has room for all.

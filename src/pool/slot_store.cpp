@@ -29,7 +29,7 @@ Slot* take_slots() {
   if (Slot* first = store.exchange(nullptr, std::memory_order_acq_rel)) return first;
   auto chunk = std::make_unique<SlotChunk>();
   auto* page = new Page{chunk.get(), pages.load(std::memory_order_relaxed)};
-  chunk.release();
+  (void)chunk.release();
   while (!pages.compare_exchange_weak(page->older, page, std::memory_order_acq_rel)) {
   }
   const std::uint8_t hint = has_heavy_fence() ? 0 : 1;
@@ -38,6 +38,17 @@ Slot* take_slots() {
     page->chunk->details[i].next = i + 1 < SlotChunk::kSlots ? &page->chunk->slots[i + 1] : nullptr;
   }
   return &page->chunk->slots[0];
+}
+
+detail::HandleCell& cell_of(const Slot& slot) {
+  const auto address = reinterpret_cast<std::uintptr_t>(&slot);
+  auto* chunk = reinterpret_cast<SlotChunk*>(address & ~std::uintptr_t{sizeof(SlotChunk) - 1});
+  detail::HandleCell* cells = chunk->cells.load(std::memory_order_acquire);
+  if (cells == nullptr) {
+    auto made = std::make_unique<detail::HandleCell[]>(SlotChunk::kSlots);
+    if (chunk->cells.compare_exchange_strong(cells, made.get(), std::memory_order_acq_rel)) cells = made.release();
+  }
+  return cells[&slot - chunk->slots];
 }
 
 void put_slot(Slot& slot) noexcept {

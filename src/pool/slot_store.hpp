@@ -20,6 +20,9 @@ detail::Slot* take_slots();
 // pre: no memory, no handle. The slot begins a new generation.
 void put_slot(detail::Slot& slot) noexcept;
 
+// A place for a handle of the slot, as long as the slot itself. Throws std::bad_alloc.
+detail::HandleCell& cell_of(const detail::Slot& slot);
+
 // The owner's last word on a slot that may have handles. Afterwards: one heavy_fence(), then last_look() on each.
 void make_orphan(detail::Slot& slot) noexcept;
 

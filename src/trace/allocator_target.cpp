@@ -11,7 +11,6 @@
 #include "cistern/buffer_pool.hpp"
 #include "cistern/error.hpp"
 #include "cistern/planned_arena.hpp"
-#include "drivers/metal/metal_driver.hpp"
 #include "drivers/model/model_driver.hpp"
 #include "trace/replay_target.hpp"
 #include "trace/whole_buffers.hpp"
@@ -31,14 +30,11 @@ struct FreshDevice {
       auto made = drivers::make_model_driver(config);
       model = made.get();
       driver = std::move(made);
-    } else if (options.device.type == DeviceType::metal) {
-      std::string why;
-      driver = drivers::make_metal_driver(options.device.index, drivers::metal_config_from_environment(), &why);
-      if (driver == nullptr) throw invalid_argument(why);
     } else {
-      driver = allocation::make_driver(options.device);
+      std::string why;
+      driver = allocation::make_driver(options.device, &why);
       if (driver == nullptr)
-        throw invalid_argument(fmt::format("device {} cannot be used", cistern::to_string(options.device)));
+        throw invalid_argument(fmt::format("device {} cannot be used: {}", cistern::to_string(options.device), why));
     }
     reachable = model == nullptr && driver->capabilities().host_accessible;
     host_accessible =
@@ -56,7 +52,15 @@ struct FreshDevice {
     }
   }
   ~FreshDevice() {
-    for (void* const stream : made_streams) allocator->driver().drop_stream(stream);
+    for (const Stream& stream : streams) {
+      if (std::find(made_streams.begin(), made_streams.end(), stream.native()) == made_streams.end()) continue;
+      try {
+        allocator->stream_destroyed(stream);
+      } catch (const std::exception&) {
+        continue;  // The allocator still knows it, so it stays.
+      }
+      allocator->driver().drop_stream(stream.native());
+    }
   }
   FreshDevice(const FreshDevice&) = delete;
   FreshDevice& operator=(const FreshDevice&) = delete;
@@ -280,6 +284,15 @@ class AllocatorTarget final : public LaneTarget<Memory> {
   }
   ~AllocatorTarget() override { this->clear_lanes(); }
 
+  DeviceBytes* device_bytes() override {
+    // The model has no bytes.
+    if (device_.reachable || device_.model != nullptr || !device_.allocator->driver().capabilities().can_copy)
+      return nullptr;
+    if (bytes_ == nullptr) bytes_ = std::make_unique<DeviceBytes>(device_.allocator->driver());
+    return bytes_.get();
+  }
+  void* native(std::uint16_t stream) const override { return device_.streams[stream].native(); }
+
   void start_pass() override { device_.allocator->reset_peaks(); }
   TargetFigures figures() const override {
     std::uint64_t idle = 0;
@@ -299,13 +312,14 @@ class AllocatorTarget final : public LaneTarget<Memory> {
 
  private:
   FreshDevice device_;
+  std::unique_ptr<DeviceBytes> bytes_;
 };
 
 }  // namespace
 
 std::string unavailable(Policy policy, Device device) {
   const std::string name = cistern::to_string(device);
-  if (!is_available(device)) return fmt::format("device {} is not available here", name);
+  if (!is_available(device)) return allocation::unavailable(device);
   const bool whole = policy == Policy::system || policy == Policy::buffer_cache;
   if (whole && device.type == DeviceType::cuda) {
     return fmt::format("allocator {} does not run on device {}; expected cpu, metal or model", to_string(policy), name);

@@ -32,7 +32,7 @@ TargetOptions target_options(const Program& program, const ReplayOptions& option
   TargetOptions out;
   out.policy = options.policy;
   out.device = options.device;
-  out.limit = options.limit ? options.limit->of(program.peak_live) : 0;
+  out.limit = options.limit ? options.limit->of(program.peak_live * lanes) : 0;
   out.lag_us = options.lag_us;
   out.lanes = lanes;
   return out;
@@ -74,6 +74,39 @@ double run_lanes(Target& target, const Program& program, const RunMode& mode, st
   return std::chrono::duration<double>(span).count();
 }
 
+// Bytes on a device that the host cannot follow: each block's edges, in the order of its stream.
+class StampedBlocks {
+ public:
+  StampedBlocks(Target& target, std::uint32_t slots) : target_(target), bytes_(target.device_bytes()) {
+    if (bytes_ != nullptr) blocks_.resize(slots);
+  }
+  void allocated(const Op& op, std::uint64_t address) {
+    if (bytes_ == nullptr) return;
+    value_ = static_cast<std::uint8_t>(value_ % 255 + 1);
+    blocks_[op.slot] = {address, op.bytes, target_.native(op.stream), value_};
+    if (address != 0) bytes_->write(address, op.bytes, value_, blocks_[op.slot].native);
+  }
+  void freeing(const Op& op) {
+    if (bytes_ == nullptr || blocks_[op.slot].address == 0) return;
+    const Stamped& block = blocks_[op.slot];
+    bytes_->read(block.address, block.bytes, block.value, block.native);
+  }
+  std::uint64_t finish() { return bytes_ != nullptr ? bytes_->finish() : 0; }
+  std::uint64_t verified() const { return bytes_ != nullptr ? bytes_->verified() : 0; }
+
+ private:
+  struct Stamped {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    void* native = nullptr;
+    std::uint8_t value = 0;
+  };
+  Target& target_;
+  DeviceBytes* bytes_;
+  std::vector<Stamped> blocks_;
+  std::uint8_t value_ = 0;
+};
+
 class Engine {
  public:
   Engine(const Program& program, const ReplayOptions& options) : program_(program), options_(options) {
@@ -86,7 +119,7 @@ class Engine {
     result_.device = cistern::to_string(options_.device);
     result_.events = program_.ops.size() * options_.threads;
     result_.peak_live = program_.peak_live * options_.threads;
-    result_.limit = options_.limit ? options_.limit->of(program_.peak_live) : 0;
+    result_.limit = options_.limit ? options_.limit->of(result_.peak_live) : 0;
     result_.duration_seconds = static_cast<double>(program_.duration_us()) * 1e-6;
     timed();
     if (options_.check) checked();
@@ -192,6 +225,7 @@ class Engine {
     const auto target = make_target(target_options(program_, options_, 1), program_);
     BlockChecker checker(program_, target->alignment(), target->host_accessible(), kWholeBytes);
     std::vector<std::uint64_t> slot_ids(program_.slots);
+    StampedBlocks stamped(*target, program_.slots);
     const bool measured = target->host_accessible() && options_.device.type == DeviceType::cpu;
     const std::optional<std::uint64_t> base = measured ? resident_bytes() : std::nullopt;
     std::uint64_t highest = 0;
@@ -202,9 +236,11 @@ class Engine {
             slot_ids[op.slot] = program_.ids[index];
             checker.allocated(op, program_.ids[index], address);
             if (uses_device() && !target->host_accessible()) target->touch(op);
+            stamped.allocated(op, address);
           },
           [&](const Op& op, std::size_t) {
             checker.freeing(op, slot_ids[op.slot]);
+            stamped.freeing(op);
             if (uses_device() && !target->host_accessible()) target->leave(op);
           },
           [&](std::size_t index) {
@@ -222,12 +258,16 @@ class Engine {
                                   result_.passes.front().failed));
       }
       checker.finish();
+      if (const std::uint64_t bad = stamped.finish(); bad != 0) {
+        checker.fault(
+            fmt::format("{} edges of blocks were not as the device wrote them in checked pass {}", bad, pass + 1));
+      }
       note_invariants(*target, fmt::format("after checked pass {}", pass + 1), out);
     }
     CheckResult found;
     checker.report(found);
     out.blocks = found.blocks;
-    out.bytes_verified = found.bytes_verified;
+    out.bytes_verified = found.bytes_verified + stamped.verified();
     out.faults += found.faults;
     out.messages.insert(out.messages.end(), found.messages.begin(), found.messages.end());
     judge_resident(*target, out);

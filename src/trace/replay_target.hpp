@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "trace/device_bytes.hpp"
 #include "trace/replay.hpp"
 
 namespace cistern::trace {
@@ -50,6 +51,11 @@ class Target {
   virtual void advance(std::uint64_t time_us) = 0;
   virtual void touch(const Op& op) = 0;
   virtual void leave(const Op& op) = 0;  // Of any free.
+
+  // What checks bytes on a device that the host cannot follow; null where the host can, or where there are none.
+  virtual DeviceBytes* device_bytes() { return nullptr; }
+  // The native stream behind a stream index.
+  virtual void* native(std::uint16_t stream) const { return static_cast<void>(stream), nullptr; }
 
   virtual void start_pass() = 0;
   virtual TargetFigures figures() const = 0;

@@ -6,8 +6,11 @@
 
 #include "cistern/c.h"
 #include "cistern/version.hpp"
+#include "standin/cuda/cuda_library.hpp"
 
 namespace {
+
+namespace standin = cistern::standin;
 
 constexpr cistern_device kCpu{CISTERN_CPU, 0};
 
@@ -29,6 +32,8 @@ TEST(CApi, Devices) {
   EXPECT_EQ(cistern_parse_device("abacus", &device), CISTERN_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("abacus"), std::string::npos);
   EXPECT_EQ(cistern_parse_device(nullptr, &device), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_get_default_device(nullptr), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(last_error(), "cistern_get_default_device: out is null");
   ASSERT_EQ(cistern_get_default_device(&device), CISTERN_OK);
   EXPECT_EQ(device.type, CISTERN_CPU);
 }
@@ -77,6 +82,105 @@ TEST(CApi, Streams) {
   EXPECT_EQ(cistern_malloc_on(nullptr, 1, &buffer), CISTERN_INVALID_ARGUMENT);
 }
 
+TEST(CApi, StagingMemory) {
+  auto& library = standin::CudaLibrary::get();
+  if (!library.is_standin()) GTEST_SKIP() << library.why();
+  const cistern_device cuda = {CISTERN_CUDA, 0};
+  cistern_stream* stream = nullptr;
+  ASSERT_EQ(cistern_stream_open(cuda, library.stream(1), &stream), CISTERN_OK) << cistern_last_error();
+  cistern_buffer buffer{}, other{};
+  ASSERT_EQ(cistern_staging_malloc(stream, std::size_t{129} << 20, &buffer), CISTERN_OK) << cistern_last_error();
+  cistern_stats stats{};
+  stats.struct_size = sizeof stats;
+  ASSERT_EQ(cistern_get_staging_stats(cuda, &stats), CISTERN_OK);
+  EXPECT_LE(stats.reserved, std::uint64_t{130} << 20);
+  ASSERT_EQ(cistern_get_stats(cuda, &stats), CISTERN_OK);
+  EXPECT_EQ(stats.active, 0U) << "not the device's own memory";
+  void* host = nullptr;
+  ASSERT_EQ(cistern_buffer_raw_ptr(buffer, &host), CISTERN_OK);
+  std::memset(host, 1, std::size_t{129} << 20);
+  EXPECT_EQ(cistern_free_on(buffer, stream), CISTERN_INVALID_ARGUMENT) << "it is not the device's allocator's";
+  EXPECT_NE(last_error().find("another allocator of cuda:0"), std::string::npos) << last_error();
+  EXPECT_EQ(cistern_record_use(buffer, stream), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_staging_record_use(buffer, nullptr), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_staging_record_use(buffer, stream), CISTERN_OK) << last_error();
+  EXPECT_EQ(cistern_staging_free_on(buffer, stream), CISTERN_OK) << cistern_last_error();
+  EXPECT_EQ(cistern_free(buffer), CISTERN_INVALID_ARGUMENT);
+  ASSERT_EQ(cistern_staging_malloc(stream, 100, &other), CISTERN_OK);
+  EXPECT_EQ(cistern_free(other), CISTERN_OK);
+  EXPECT_EQ(cistern_stream_destroyed(stream), CISTERN_OK) << cistern_last_error();
+  EXPECT_EQ(cistern_staging_malloc(stream, 100, &other), CISTERN_INVALID_ARGUMENT) << "the stream is gone there, too";
+  EXPECT_EQ(cistern_clear_staging_cache(cuda), CISTERN_OK);
+  ASSERT_EQ(cistern_get_staging_stats(cuda, &stats), CISTERN_OK);
+  EXPECT_EQ(stats.reserved, 0U);
+  cistern_stream_close(stream);
+}
+
+TEST(CApi, CapturePools) {
+  auto& library = standin::CudaLibrary::get();
+  if (!library.is_standin()) GTEST_SKIP() << library.why();
+  const cistern_device cuda = {CISTERN_CUDA, 0};
+  cistern_stream* stream = nullptr;
+  ASSERT_EQ(cistern_stream_open(cuda, library.stream(2), &stream), CISTERN_OK) << last_error();
+  cistern_capture_pool pool{};
+  EXPECT_EQ(cistern_make_capture_pool(kCpu, &pool), CISTERN_INVALID_ARGUMENT) << "no graphs there";
+  EXPECT_EQ(cistern_make_capture_pool(cuda, nullptr), CISTERN_INVALID_ARGUMENT);
+  ASSERT_EQ(cistern_make_capture_pool(cuda, &pool), CISTERN_OK) << last_error();
+  EXPECT_NE(pool.id, 0U);
+  EXPECT_EQ(cistern_end_capture_pool(pool), CISTERN_INVALID_ARGUMENT) << "not open";
+  EXPECT_EQ(cistern_begin_capture_pool(pool, nullptr), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_begin_capture_pool_where(pool, nullptr, nullptr), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_begin_capture_pool({cuda, 0}, stream), CISTERN_INVALID_ARGUMENT);
+  ASSERT_EQ(cistern_begin_capture_pool(pool, stream), CISTERN_OK) << last_error();
+  EXPECT_EQ(cistern_begin_capture_pool(pool, stream), CISTERN_INVALID_ARGUMENT) << "open already";
+  EXPECT_EQ(cistern_release_capture_pool(pool), CISTERN_INVALID_ARGUMENT) << "open";
+  cistern_buffer captured{}, ordinary{};
+  ASSERT_EQ(cistern_malloc_on(stream, 1 << 20, &captured), CISTERN_OK) << last_error();
+  ASSERT_EQ(cistern_end_capture_pool(pool), CISTERN_OK) << last_error();
+  ASSERT_EQ(cistern_malloc_on(stream, 1 << 20, &ordinary), CISTERN_OK) << last_error();
+  uint64_t bytes = 0;
+  ASSERT_EQ(cistern_get_capture_pool_bytes(pool, &bytes), CISTERN_OK);
+  EXPECT_GE(bytes, std::uint64_t{1} << 20);
+
+  // The map says which buffer is the pool's.
+  struct Seen {
+    std::uint64_t address, pool = UINT64_MAX, end = 0;
+    bool gap = false;
+  };
+  const auto look = [](const cistern_memory_segment* segment, uint64_t address, uint64_t size, int live,
+                       void* context) {
+    auto& seen = *static_cast<Seen*>(context);
+    EXPECT_EQ(segment->struct_size, sizeof *segment);
+    if (address != segment->address && address != seen.end) seen.gap = true;
+    seen.end = address + size;
+    if (live != 0 && address == seen.address) seen.pool = segment->capture_pool;
+  };
+  for (const auto& [buffer, owner] : {std::pair(captured, pool.id), std::pair(ordinary, std::uint64_t{0})}) {
+    Seen seen{.address = reinterpret_cast<std::uintptr_t>(cistern_buffer_ptr(buffer))};
+    ASSERT_EQ(cistern_visit_memory(cuda, look, &seen), CISTERN_OK);
+    EXPECT_EQ(seen.pool, owner);
+    EXPECT_FALSE(seen.gap);
+    EXPECT_EQ(cistern_free(buffer), CISTERN_OK);
+  }
+  EXPECT_EQ(cistern_visit_memory(cuda, nullptr, nullptr), CISTERN_INVALID_ARGUMENT);
+
+  // Again, for the streams that a filter names: this one is not among them.
+  const auto none = [](void*, void* asked) { return static_cast<int>(++*static_cast<int*>(asked) < 0); };
+  int asked = 0;
+  ASSERT_EQ(cistern_begin_capture_pool_where(pool, none, &asked), CISTERN_OK) << last_error();
+  ASSERT_EQ(cistern_malloc_on(stream, 1 << 20, &ordinary), CISTERN_OK) << last_error();
+  EXPECT_GT(asked, 0);
+  EXPECT_EQ(cistern_free(ordinary), CISTERN_OK);
+  ASSERT_EQ(cistern_end_capture_pool(pool), CISTERN_OK) << last_error();
+  ASSERT_EQ(cistern_release_capture_pool(pool), CISTERN_OK) << last_error();
+  EXPECT_EQ(cistern_release_capture_pool(pool), CISTERN_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().find("was released"), std::string::npos) << last_error();
+  ASSERT_EQ(cistern_get_capture_pool_bytes(pool, &bytes), CISTERN_OK);
+  EXPECT_EQ(bytes, 0U);
+  EXPECT_EQ(cistern_clear_cache(cuda), CISTERN_OK);
+  cistern_stream_close(stream);
+}
+
 TEST(CApi, Views) {
   alignas(64) static char memory[4096];
   cistern_buffer view{};
@@ -95,6 +199,9 @@ TEST(CApi, FiguresAndLimits) {
   ASSERT_EQ(cistern_get_stats(kCpu, &stats), CISTERN_OK);
   EXPECT_GE(stats.active, std::uint64_t{3} << 20);
   EXPECT_GE(stats.reserved, stats.active);
+  EXPECT_EQ(stats.objects, 0U);
+  EXPECT_EQ(cistern_before_submit(kCpu), CISTERN_OK);
+  EXPECT_EQ(cistern_before_submit({CISTERN_CPU, 9}), CISTERN_INVALID_ARGUMENT);
   // An older, shorter struct: nothing beyond it is written.
   cistern_stats old{};
   old.struct_size = offsetof(cistern_stats, reserved);
@@ -152,6 +259,12 @@ TEST(CApi, Tags) {
 TEST(CApi, Pool) {
   cistern_pool* pool = nullptr;
   ASSERT_EQ(cistern_pool_create(kCpu, nullptr, CISTERN_POWER_OF_TWO, &pool), CISTERN_OK);
+  cistern_stream* elsewhere = nullptr;
+  ASSERT_EQ(cistern_stream_open({CISTERN_MODEL, 0}, nullptr, &elsewhere), CISTERN_OK) << last_error();
+  cistern_pool* refused = nullptr;
+  EXPECT_EQ(cistern_pool_create(kCpu, elsewhere, CISTERN_EXACT, &refused), CISTERN_INVALID_ARGUMENT);
+  EXPECT_NE(last_error().find("model:0"), std::string::npos) << last_error();
+  cistern_stream_close(elsewhere);
   const cistern_dtype f32{2, 32, 1};
   const int64_t shape[] = {4, 8};
   cistern_tensor* tensor = nullptr;

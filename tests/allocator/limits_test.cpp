@@ -31,6 +31,20 @@ TEST(MemoryLimit, IsNeverPassedAndTheAllocatorStaysUsable) {
   expect_sound(*a);
 }
 
+TEST(MemoryLimit, HoldsForTheFirstPagesOfHostMemory) {
+  Model m;
+  m->set_memory_limit(4096);
+  const Buffer b = m->malloc(8);
+  EXPECT_LE(m->stats().reserved, 4096U);
+  m->free(b);
+  m->set_memory_limit(8_MiB);
+  m->free(m->malloc(8));
+  std::vector<Buffer> buffers;
+  EXPECT_THROW(for (;;) buffers.push_back(m->malloc(64_KiB, m.stream(0))), out_of_memory);
+  EXPECT_LE(m->stats().peak_reserved, 8_MiB);
+  for (const Buffer& each : buffers) m->free(each);
+}
+
 TEST(MemoryLimit, EvictsBeforeItThrows) {
   const auto a = make_cpu();
   a->set_memory_limit(32_MiB);

@@ -3,62 +3,13 @@
 #include <sys/mman.h>
 
 #include <cstring>
-#include <map>
 #include <thread>
 
-#include "allocator/allocator_fixture.hpp"
+#include "allocator/metal_fixture.hpp"
 #include "cistern/error.hpp"
-#include "drivers/metal/metal_driver.hpp"
-#include "standin/metal/metal_library.hpp"
 
 namespace cistern::allocation {
 namespace {
-
-using drivers::MetalConfig;
-using drivers::MetalFigures;
-using drivers::MetalStorage;
-
-class MetalAllocator : public ::testing::Test {
- protected:
-  using Settings = std::map<std::string, std::string>;
-  void SetUp() override {
-    if (!library().is_standin()) GTEST_SKIP() << "needs the stand-in: " << library().why();
-  }
-  void TearDown() override {
-    if (!library().is_standin()) return;
-    if (allocator_ != nullptr) {
-      expect_sound(*allocator_);
-      for (const std::string& message : drivers::check_metal_invariants(driver())) ADD_FAILURE() << message;
-    }
-    allocator_.reset();
-    control().complete_all();
-    EXPECT_EQ(library().violations(), std::vector<std::string>{});
-    EXPECT_EQ(library().leaks(), std::vector<std::string>{});
-  }
-  static standin::metal::MetalLibrary& library() { return standin::metal::MetalLibrary::get(); }
-  static standin::metal::Controls& control() { return library().control; }
-
-  void start(const MetalConfig& config = {}, const Settings& settings = {}, const FrontConfig& front = {}) {
-    allocator_.reset();
-    library().restart(settings);
-    std::string why;
-    auto made = drivers::make_metal_driver(0, config, &why);
-    ASSERT_NE(made, nullptr) << why;
-    allocator_ = std::make_unique<DeviceAllocator>(Device::metal(), std::move(made), front);
-  }
-  DeviceAllocator& allocator() { return *allocator_; }
-  drivers::Driver& driver() { return allocator_->driver(); }
-  MetalFigures figures() { return drivers::metal_figures(driver()); }
-  Stream queue(int i) { return allocator_->stream(library().queue(i)); }
-  Buffer malloc(std::size_t bytes, int i = 1) { return allocator_->malloc(bytes, queue(i)); }
-
-  std::unique_ptr<DeviceAllocator> allocator_;
-};
-
-void* contents(const Buffer& buffer) {
-  const drivers::objc::AutoreleasePool pool;
-  return drivers::metal::contents(static_cast<drivers::metal::Buffer*>(buffer.ptr()));
-}
 
 TEST_F(MetalAllocator, PtrIsTheObjectAndRawPtrItsContents) {
   start();
@@ -132,47 +83,7 @@ TEST_F(MetalAllocator, SplitsAndMergesDropObjectsAfterTheWorkIsDone) {
   allocator().free(last);
 }
 
-// A token of a decoder: 50 layers of 35 buffers, each freed a few steps later, and some at the end of the token.
-TEST_F(MetalAllocator, ADecodeLoopIsSilentInItsSteadyState) {
-  start();
-  allocator().set_wired_limit(driver().capabilities().recommended_working_set);
-  std::vector<Buffer> weights;
-  for (int i = 0; i < 30; ++i) weights.push_back(malloc(6_MiB));
-  const auto token = [&] {
-    std::vector<Buffer> until_end, lately;
-    for (std::size_t layer = 0; layer < 50; ++layer) {
-      for (std::size_t i = 0; i < 35; ++i) {
-        const std::size_t bytes = i % 7 == 0   ? 300 + 1000 * i
-                                  : i % 5 == 0 ? 40_KiB * (i + 1)
-                                  : i == 33    ? 3_MiB
-                                               : 2048 * (1 + i % 4);
-        (i == 11 ? until_end : lately).push_back(malloc(bytes));
-        if (lately.size() > 5) {
-          allocator().free(lately.front());
-          lately.erase(lately.begin());
-        }
-      }
-    }
-    allocator().before_submit();
-    for (const Buffer& b : lately) allocator().free(b);
-    for (const Buffer& b : until_end) allocator().free(b);
-  };
-  token();
-  for (int i = 0; i < 5; ++i) {
-    const std::uint64_t commits = figures().residency_commits;
-    token();
-    EXPECT_LE(figures().residency_commits, commits + 1) << "while it warms up";
-  }
-  const MetalFigures before = figures();
-  const std::uint64_t calls = driver().calls();
-  for (int i = 0; i < 20; ++i) token();
-  EXPECT_EQ(driver().calls(), calls);
-  EXPECT_EQ(figures().objects_made, before.objects_made);
-  EXPECT_EQ(figures().residency_commits, before.residency_commits);
-  for (const Buffer& b : weights) allocator().free(b);
-}
-
-// The same with hundreds of sizes in irregular order: few objects are made, and fewer as time goes on.
+// A loop of hundreds of sizes in irregular order: few objects are made, and fewer as time goes on.
 TEST_F(MetalAllocator, AnIrregularLoopMakesFewObjects) {
   start();
   constexpr std::size_t kBuffers = 1750;
@@ -278,6 +189,30 @@ TEST_F(MetalAllocator, AnotherQueueWaitsForTheMemoryOfOne) {
   const Buffer second = malloc(12_MiB, 2);
   control().launch_fill(library().queue(2), second.ptr(), 0, 12_MiB, 9, 1);
   control().complete(library().queue(2));
+  control().complete_all();
+  EXPECT_EQ(control().mismatches(), 0u);
+  allocator().free(second);
+}
+
+TEST_F(MetalAllocator, AFreeSegmentGoesToAnotherQueueWithItsObject) {
+  start({}, {{"MANUAL", "1"}});
+  const Buffer first = malloc(12_MiB, 1);
+  void* const object = first.ptr();
+  control().launch_fill(library().queue(1), object, 0, 12_MiB, 5, 0);
+  control().launch_check(library().queue(1), object, 0, 12_MiB, 5, 0);
+  allocator().free(first);
+  queue(2);
+  const Stats before = allocator().stats();
+  const Buffer second = malloc(12_MiB, 2);
+  EXPECT_EQ(second.ptr(), object);
+  const Stats after = allocator().stats();
+  EXPECT_EQ(after.handles_created, before.handles_created);
+  EXPECT_EQ(after.reserved, before.reserved);
+  EXPECT_EQ(after.objects, before.objects);
+  EXPECT_EQ(after.host_waits, before.host_waits) << "the second queue waits, not the host";
+  control().launch_fill(library().queue(2), object, 0, 12_MiB, 9, 0);
+  control().complete(library().queue(2));
+  EXPECT_GT(control().pending(), 2u) << "the first queue has not been there";
   control().complete_all();
   EXPECT_EQ(control().mismatches(), 0u);
   allocator().free(second);

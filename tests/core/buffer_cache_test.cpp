@@ -100,6 +100,22 @@ TEST_F(BufferCacheTest, EvictsTheOldestAboveTheCap) {
   expect_sound(cache);
 }
 
+TEST_F(BufferCacheTest, TheOldestCanBeTakenOutWhateverItsSize) {
+  BufferCache cache(kPage, kNoCap, evict());
+  EXPECT_EQ(cache.take_oldest().buffer, nullptr);
+  cache.put(name(1), 3 * kPage);
+  cache.put(name(2), kPage);
+  cache.put(name(3), 3 * kPage);
+  EXPECT_EQ(cache.take(kPage).buffer, name(2));
+  EXPECT_EQ(cache.take_oldest().buffer, name(1));
+  EXPECT_EQ(cache.bytes(), 3 * kPage);
+  const BufferCache::Taken last = cache.take_oldest();
+  EXPECT_EQ((Gone{last.buffer, last.capacity}), (Gone{name(3), 3 * kPage}));
+  EXPECT_EQ(cache.count(), 0u);
+  EXPECT_TRUE(gone_.empty());
+  expect_sound(cache);
+}
+
 TEST_F(BufferCacheTest, LargerThanTheCapPushesNobodyOut) {
   BufferCache cache(kPage, 4 * kPage, evict());
   cache.put(name(1), kPage);

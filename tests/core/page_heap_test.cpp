@@ -407,7 +407,14 @@ TEST(PageHeapRandom, Segments) {
   HeapConfig config = {.range_bytes = 1 * GiB};
   config.virtual_memory = false;
   config.segment_bytes = 32 * MiB;
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) run_walk(seed, {.config = config, .lag = seed % 2 * 200});
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    run_walk(seed, {.config = config, .heaps = seed % 4 < 2 ? 1 : 3, .lag = seed % 2 * 200});
+  }
+  config.limit_bytes = 200 * MiB;
+  Walk walk{.config = config, .heaps = 2, .lag = 300, .steps = 200, .check_every = 5};
+  const std::uint64_t calls = run_walk(7, walk).calls;
+  ASSERT_GT(calls, 20U);
+  for (walk.fail_at = 1; walk.fail_at <= calls; ++walk.fail_at) run_walk(7, walk);
 }
 
 TEST(PageHeapRandom, EveryBackingCallMayFail) {

@@ -25,6 +25,9 @@ class ThreadCacheTest : public testing::Test {
     }
     return block;
   }
+  static auto budget(std::uint64_t bytes) {
+    return [bytes] { return bytes; };
+  }
   static std::size_t length(const Chain& chain) {
     std::size_t n = 0;
     for (Block* block = chain.head; block != nullptr; block = block->next) ++n;
@@ -71,40 +74,58 @@ TEST_F(ThreadCacheTest, TheBoundHoldsAndKeepsTheLastBlock) {
   Chain spill;
   for (int i = 0; i < 2000; ++i) {
     cache_.hold(make(std::uint64_t{64} << (random() % 14)), spill);
-    cache_.bound(1 << 20, spill);
+    cache_.bound(budget(1 << 20), spill);
     ASSERT_LE(cache_.held(), 1U << 20);
   }
-  // Of a size above the budget the newest block stays, alone; but not of a very large one.
-  cache_.hold(make(512 << 10), spill);
-  Block* newest = make(512 << 10);
-  cache_.hold(newest, spill);
-  cache_.bound(256 << 10, spill);
-  EXPECT_EQ(cache_.held(), 512U << 10);
-  EXPECT_EQ(cache_.find_exact(512 << 10)->head, newest);
-  EXPECT_GE(cache_.account.bytes, cache_.account.low);
-  cache_.hold(make(3 << 20), spill);
-  cache_.bound(256 << 10, spill);
-  EXPECT_EQ(cache_.held(), 0U);
   EXPECT_TRUE(cache_.check_invariants());
   cache_.flush(spill);
   EXPECT_EQ(length(spill), blocks_.size());
   Block* whole = make(1 << 20);
   cache_.hold(whole, spill);
-  cache_.bound(1 << 20, spill);
+  cache_.bound(budget(1 << 20), spill);
   EXPECT_EQ(ThreadCache::pop(*cache_.find_exact(1 << 20)), whole);
+}
+
+TEST_F(ThreadCacheTest, OfASizeAboveTheBudgetTheNewestBlockStaysUnlessItIsVeryLarge) {
+  Chain spill;
+  cache_.hold(make(512 << 10), spill);
+  Block* newest = make(512 << 10);
+  cache_.hold(newest, spill);
+  cache_.bound(budget(256 << 10), spill);
+  EXPECT_EQ(cache_.held(), 512U << 10);
+  EXPECT_EQ(cache_.find_exact(512 << 10)->head, newest);
+  EXPECT_GE(cache_.account.bytes, cache_.account.low);
+  cache_.hold(make(3 << 20), spill);
+  cache_.bound(budget(256 << 10), spill);
+  EXPECT_EQ(cache_.held(), 0U);
+  EXPECT_TRUE(cache_.check_invariants());
+}
+
+TEST_F(ThreadCacheTest, TheBudgetIsAskedForWhenTheOldOneIsFull) {
+  Chain spill;
+  int asked = 0;
+  const auto growing = [&] { return std::uint64_t{256 << 10} << asked++; };
+  for (int i = 0; i < 8; ++i) {
+    cache_.hold(make(64 << 10), spill);
+    cache_.bound(growing, spill);
+  }
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(cache_.held(), 512U << 10);
+  EXPECT_EQ(spill.head, nullptr);
 }
 
 TEST_F(ThreadCacheTest, TheWatermarkSaysWhenTheBinsAreFull) {
   Chain spill;
   cache_.add_live(1 << 20, 16);
-  cache_.bound(256 << 10, spill);
+  cache_.hold(make(64 << 10), spill);
+  cache_.bound(budget(256 << 10), spill);
   // As the fast path does it: blocks become held one by one.
   int frees = 0;
   while (cache_.account.bytes >= cache_.account.low) {
     cache_.account.add(-(64 << 10), -1);
     ++frees;
   }
-  EXPECT_EQ(frees, 5);
+  EXPECT_EQ(frees, 4);  // 256 KiB, of which 64 are held, and one more.
 }
 
 TEST_F(ThreadCacheTest, ForgettingLeavesAnEmptyCache) {

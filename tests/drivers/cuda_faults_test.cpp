@@ -90,6 +90,7 @@ TEST_F(CudaFaults, VirtualMemory) {
     Address base = 0;
     Physical whole{}, part{};
     Event event{};
+    bool parted = false;
     Undo undo;
     CISTERN_TRY(driver->reserve(8 * cell, base));
     undo.add([&] { return driver->unreserve(base, 8 * cell); });
@@ -98,7 +99,6 @@ TEST_F(CudaFaults, VirtualMemory) {
     CISTERN_TRY(driver->create(cell, part));
     undo.add([&] { return driver->destroy(part); });
     CISTERN_TRY(driver->map(base, whole, 4 * cell));
-    bool parted = false;
     undo.add([&] { return parted ? driver->unmap(base + cell, cell) : driver->unmap(base, 4 * cell); });
     undo.add([&] { return driver->synchronize_device(); });
     CISTERN_TRY(driver->fill(base, 1, 4096, s0));

@@ -63,6 +63,19 @@ TEST_F(CudaLoader, NoDeviceIsSaidClearly) {
   EXPECT_TRUE(contains(why, "no device")) << why;
 }
 
+TEST_F(CudaLoader, SettingsThatNobodyKnowsAreRefusedByName) {
+  for (const char* name : {"CISTERN_CUDA_MEMORY", "CISTERN_CUDA_UNIFIED"}) {
+    const char* const before = std::getenv(name);
+    const std::string kept = before != nullptr ? before : "";
+    setenv(name, "virtul", 1);
+    std::string why;
+    EXPECT_FALSE(cuda_config_from_environment(&why));
+    EXPECT_TRUE(contains(why, std::string(name) + "=virtul")) << why;
+    setenv(name, kept.c_str(), 1);
+    EXPECT_TRUE(cuda_config_from_environment(&why)) << why;
+  }
+}
+
 TEST_F(CudaLoader, DevicesAreListedWithWhatTheyCan) {
   restart({{"DEVICES", "3"}, {"MEMORY", "1073741824"}, {"WITHOUT", "concurrent rdma"}});
   std::string why;

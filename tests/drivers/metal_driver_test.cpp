@@ -36,6 +36,16 @@ TEST_F(MetalTest, PagesOf4KiBGiveTheSameAlignmentOfSegments) {
     const Segment s = segment(kMiB);
     EXPECT_EQ(s.base % 16384, 0u);
     void* const block = object(s, kMiB - 256, 256);
+    const objc::AutoreleasePool pool;
+    const auto at = [](void* of) {
+      return reinterpret_cast<std::uintptr_t>(metal::contents(static_cast<metal::Buffer*>(of)));
+    };
+    EXPECT_EQ(at(block), s.base + kMiB - 256);
+    EXPECT_EQ(at(s.object), s.base) << "offsets count from the segment's start";
+    EXPECT_EQ(driver().fill(s.base + 512, 9, 256, nullptr), Status::ok);
+    EXPECT_EQ(driver().synchronize_device(), Status::ok);
+    EXPECT_EQ(reinterpret_cast<const unsigned char*>(s.base)[511], 0);
+    EXPECT_EQ(reinterpret_cast<const unsigned char*>(s.base)[512], 9);
     driver().destroy_object(block);
     drop(s);
   }
@@ -112,7 +122,9 @@ TEST_F(MetalTest, VirtualMachinesAndOldSystemsGetWholeBuffers) {
   const std::vector<Settings> all = {{{"NAME", "Apple Paravirtual device"}},
                                      {{"WITHOUT", "heaps"}},
                                      {{"WITHOUT", "placement"}},
-                                     {{"WITHOUT", "shared_heaps"}}};
+                                     {{"WITHOUT", "shared_heaps"}},
+                                     {{"WITHOUT", "linear_heaps"}},
+                                     {{"PAGE", "4096"}, {"LARGE_ALIGN", "65536"}}};
   for (const Settings& settings : all) {
     start({}, settings);
     EXPECT_TRUE(driver().capabilities().whole_buffers && driver().capabilities().block_objects);

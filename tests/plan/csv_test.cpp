@@ -64,7 +64,7 @@ TEST(PlanCsv, RefusesBadInputWithItsLine) {
       {"id,lower,size\n", "f.csv:1: expected a column 'upper'"},
       {"id,lower,upper,size,size\n", "f.csv:1: expected one column 'size'"},
       {"id,lower,upper,end,size\n", "f.csv:1: expected one column 'upper'"},
-      {"id,lower,upper,size,colour\n", "f.csv:1: unknown column 'colour'"},
+      {"id,lower,upper,size,colour\n", "f.csv:1: unknown column 'colour'; expected id, "},
       {h + "a,0,5\n", "f.csv:2: expected 4 fields"},
       {h + "a,0,5,3,9\n", "f.csv:2: expected 4 fields"},
       {h + "a,0,5,3\nb,5,5,3\n", "f.csv:3: buffer 'b': upper 5 must be above lower 5"},
@@ -99,6 +99,7 @@ TEST(PlanCsv, RefusesBadInputWithItsLine) {
     EXPECT_EQ(got.rfind(c.expected, 0), 0u) << c.text << "\n  gave: " << got << "\n  expected: " << c.expected;
   }
   EXPECT_THROW(read_plan_csv("/nonexistent/file.csv"), invalid_argument);
+  EXPECT_THROW(read_plan_csv("."), invalid_argument);
 }
 
 TEST(PlanCsv, WritesWhatItReads) {

@@ -147,18 +147,23 @@ void check(const PlanProblem& problem, const Runner& run, std::uint64_t seed) {
 
 class ExactSearchTest : public ::testing::Test {
  protected:
+  using Maker = std::function<PlanProblem(std::mt19937_64&)>;
+
   void run(const Shape& shape, std::uint64_t first_seed, std::uint64_t count) {
+    run([&](std::mt19937_64& random) { return random_problem(random, shape); }, first_seed, count);
+  }
+  void run(const Maker& make, std::uint64_t first_seed, std::uint64_t count) {
     const PlanOptions options;
     const Control control(options);
     for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
       std::mt19937_64 random(seed);
-      const PlanProblem problem = random_problem(random, shape);
+      const PlanProblem problem = make(random);
       const Order order = kOrders[seed % std::size(kOrders)];
       const auto runner = [&](const Strip& strip, Bytes capacity, std::vector<Bytes>& found) {
         ExactSearch search(strip);
         Verdict verdict = Verdict::unknown;
         for (const Branching branching :
-             {Branching::lowest_box, Branching::lowest_section, Branching::tightest_section}) {
+             {Branching::lowest_box, Branching::lowest_section, Branching::tightest_section, Branching::fewest_boxes}) {
           const Verdict before = verdict;
           verdict = search.run(capacity, branching, ranks_of(order_of(strip, order)), UINT64_MAX, control);
           EXPECT_TRUE(before == Verdict::unknown || before == verdict) << "seed " << seed;
@@ -179,6 +184,52 @@ TEST_F(ExactSearchTest, AgreesWithBruteForceWithAlignment) { run({6, 6, 5, true,
 TEST_F(ExactSearchTest, AgreesWithBruteForceWithFixedOffsets) { run({6, 6, 4, false, true, false}, 400000, 3000); }
 TEST_F(ExactSearchTest, AgreesWithBruteForceWithAlignmentAndFixedOffsets) {
   run({6, 5, 4, true, true, false}, 500000, 3000);
+}
+
+// Problems in which no byte may be wasted: cuts of a rectangle.
+TEST_F(ExactSearchTest, AgreesWithBruteForceOnCuts) {
+  run([](auto& random) { return test::guillotine(random(), 4 + random() % 5, pick(random, 3, 7), pick(random, 3, 7)); },
+      800000, 4000);
+  run([](auto& random) { return test::pinwheel(random(), 5 + random() % 5, pick(random, 3, 6), pick(random, 3, 6)); },
+      900000, 2000);
+}
+
+// Full sections that come from no cut: often there is no plan without waste. Half of the problems have a fixed offset
+// and an alignment.
+TEST_F(ExactSearchTest, AgreesWithBruteForceOnFullSections) {
+  const auto make = [](auto& random) {
+    const std::int64_t times = pick(random, 3, 5);
+    const std::int64_t height = pick(random, 4, 8);
+    PlanProblem problem;
+    std::vector<PlanBuffer> live;
+    for (std::int64_t t = 0; t <= times; ++t) {
+      std::vector<PlanBuffer> stay;
+      std::int64_t room = height;
+      for (PlanBuffer& b : live) {
+        if (t < times && random() % 2 == 0) {
+          stay.push_back(b);
+          room -= b.size;
+        } else {
+          b.upper = t;
+          problem.buffers.push_back(b);
+        }
+      }
+      while (t < times && room > 0) {
+        stay.push_back(test::buffer(t, t + 1, pick(random, 1, std::min<std::int64_t>(room, 4))));
+        room -= stay.back().size;
+      }
+      live = std::move(stay);
+    }
+    std::shuffle(problem.buffers.begin(), problem.buffers.end(), random);
+    if (problem.buffers.size() > 9) problem.buffers.resize(9);  // brute force is slow
+    if (random() % 2 == 0) {
+      problem.buffers.front().offset = pick(random, 0, 2);
+      problem.buffers.back().alignment = pick(random, 1, 3);
+      if (check_problem(problem)) problem.buffers.front().offset.reset();
+    }
+    return problem;
+  };
+  run(make, 1000000, 3000);
 }
 
 class DisjunctiveSearchTest : public ::testing::Test {

@@ -264,10 +264,44 @@ TEST(PlannedArenaTest, MisuseIsRefused) {
   EXPECT_THROW(arena.learn(dead_before), invalid_argument);
   EXPECT_THROW(arena.learn(beyond), invalid_argument);
   EXPECT_THROW(arena.learn(huge), invalid_argument);
+  const ArenaLife large[] = {{std::size_t{1} << 50, 1}};
+  try {
+    arena.learn(large);
+    FAIL() << "nothing was thrown";
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.requested(), std::size_t{1} << 50);
+    EXPECT_NE(error.limit(), 0u);
+  }
   ArenaOptions bad;
   bad.record_cycles = 0;
   EXPECT_THROW(PlannedArena(allocator(Device::cpu()), kStream, bad), invalid_argument);
   expect_rules(arena);
+}
+
+// Lives that vary from cycle to cycle, so that buffers are looked at before and after their death.
+TEST(PlannedArenaTest, WideBuffersWaitForAllThatLayInTheirBytes) {
+  PlannedArena arena(allocator(Device::cpu()), kStream, at_once());
+  std::uint64_t longer = 0;
+  for (std::size_t cycle = 0; cycle < 40; ++cycle) {
+    std::vector<PlannedBuffer> small;
+    for (std::size_t i = 0; i < 16; ++i) small.push_back(arena.alloc(64, DType::u8, Shape{64}));
+    PlannedBuffer kept;
+    if (cycle > 5) kept = std::move(small[cycle % 16]);
+    small.clear();
+    if (kept) std::memset(kept.data(), 0x77, 64);
+    PlannedBuffer wide = arena.alloc(1024, DType::u8, Shape{1024});
+    std::memset(wide.data(), 0x11, 1024);
+    if (kept) {
+      EXPECT_EQ(kept.data()[0], std::byte{0x77});
+      EXPECT_EQ(kept.data()[63], std::byte{0x77});
+    }
+    expect_rules(arena);
+    wide.reset();
+    kept.reset();
+    arena.end_cycle();
+    longer = arena.figures().longer_life;
+  }
+  EXPECT_GT(longer, 0u);
 }
 
 TEST(PlannedArenaTest, LearnsACycleBeforehand) {
@@ -370,8 +404,10 @@ TEST(PlannedArenaTest, LiveBuffersNeverShareAByte) {
           if (wild && below_n(40) == 0) break;
           const std::size_t bytes = wild && below_n(8) == 0 ? below_n(5000) : script.sizes[i];
           const std::size_t life = wild && below_n(6) == 0 ? below_n(200) + 1 : script.lives[i];
-          TypedBuffer buffer = take(arena, bytes);
+          const bool floats = bytes % 4 == 0 && below_n(4) == 0;
+          TypedBuffer buffer = floats ? TypedBuffer(arena.alloc(DType::f32, Shape{bytes / 4})) : take(arena, bytes);
           ASSERT_EQ(buffer.byte_len(), bytes);
+          ASSERT_EQ(buffer.dtype(), floats ? DType::f32 : DType::u8);
           const auto pattern = static_cast<std::byte>(random());
           std::fill_n(buffer.data(), bytes, pattern);
           live.push_back({below_n(5) == 0 ? TypedBuffer(buffer) : std::move(buffer), pattern, now + life, epoch});

@@ -15,7 +15,7 @@ TEST_F(Command, HelpAndVersion) {
     EXPECT_NE(ran.out.find(name), std::string::npos);
   }
   expect_refused({}, "subcommand");
-  expect_refused({"fly"}, "subcommand");
+  expect_refused({"fly"}, "\"fly\" is not a subcommand");
   expect_refused({"info", "--fly"}, "--fly");
 }
 
@@ -99,6 +99,7 @@ TEST_F(Command, PlanRefuses) {
   expect_refused({"plan", "columns.csv"}, "columns.csv");
   expect_refused({"plan", "--json", "p.csv", "twice.csv"}, "twice.csv");
   expect_refused({"plan", "missing.csv"}, "missing.csv");
+  expect_refused({"plan", "."}, ".: reading failed");
   expect_refused({"plan", "--output", "o.csv", "p.csv", "p.csv"}, "--output");
   expect_refused({"plan", "--timeout", "0", "p.csv"}, "--timeout");
   expect_refused({"plan", "--capacity", "0", "p.csv"}, "--capacity");
@@ -113,6 +114,7 @@ TEST_F(Command, BenchListsOrSaysWhyNot) {
   EXPECT_EQ(ran.status, 0);
   EXPECT_FALSE(ran.out.empty());
   expect_refused({"bench", "no-such-benchmark"}, "no-such-benchmark");
+  expect_refused({"bench", "--min-time", "nan", "pool"}, "--min-time");
 }
 
 TEST_F(Command, AFullDiskIsNoSuccess) {

@@ -151,6 +151,18 @@ TEST_P(EveryPolicy, ThreadsShareOneAllocator) {
   EXPECT_EQ(result.peak_live, 3 * program.peak_live);
 }
 
+TEST(Replay, AFactorCountsTheLiveBytesOfAllThreads) {
+  Maker maker;
+  maker.free(maker.allocate(std::uint64_t{8} << 20));
+  ReplayOptions options;
+  options.device = Device::model();
+  options.threads = 3;
+  options.limit = MemoryLimit{0, 2.0};
+  const ReplayResult result = replay(maker.program(), options);
+  EXPECT_EQ(result.limit, std::uint64_t{48} << 20);
+  EXPECT_EQ(result.failed, 0U) << result.first_failure;
+}
+
 TEST_P(EveryPolicy, ALimitTooSmallFailsEventsAndIsCounted) {
   if (!unavailable(GetParam().policy, GetParam().device).empty()) GTEST_SKIP();
   Maker maker;

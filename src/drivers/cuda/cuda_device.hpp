@@ -64,6 +64,8 @@ class CudaDriver final : public Driver {
 
   std::uint64_t stream_id(void* native) override;
   void forget_stream(void* native, std::uint64_t id) override;
+  void* make_stream() override;
+  void drop_stream(void* native) override;
   void begin_capture() override { captures_.fetch_add(1, std::memory_order_relaxed); }
   void end_capture() override { captures_.fetch_sub(1, std::memory_order_relaxed); }
   Status record(void* stream, Event& out) override;
@@ -101,6 +103,7 @@ class CudaDriver final : public Driver {
   bool ask_attributes();
   bool start_virtual_memory();
   bool start_pool();
+  void start_pinned();
   bool choose_unified();
   bool has(Attribute which, DeviceNumber device);
   Status call(Result result, const char* name);
@@ -115,6 +118,7 @@ class CudaDriver final : public Driver {
   Status give_back(Result result, const char* name);
   Status check_capture(Stream stream);
   bool check_device(Stream stream);
+  std::uint64_t captured_id(void* native);
 
   // cuda_buffers.cpp
   std::map<Address, Registered>::iterator registered_around(Address at, std::size_t bytes);
@@ -126,6 +130,8 @@ class CudaDriver final : public Driver {
   bool any_mapping(Address at, std::size_t bytes) const;
   bool in_a_range(Address at, std::size_t bytes) const;
   Status show(Address at, PhysicalHandle piece, std::size_t bytes);
+  void hide(Address at, std::size_t bytes);
+  bool settle_orphans(Address at, std::size_t bytes);
   Status check_parts(Address at, std::size_t bytes, std::span<const Part> parts);
   Status copy_parts(Address scratch, Address at, std::span<const Part> parts);
   Status replace(Address at, const Mapping& old, std::span<const Part> parts);
@@ -144,8 +150,9 @@ class CudaDriver final : public Driver {
   std::map<Address, std::size_t> ranges_;
   std::unordered_map<PhysicalHandle, Piece> pieces_;
   std::map<Address, Mapping> mappings_;
-  std::vector<AccessDescription> access_;  // This device, then its peers.
-  std::vector<DeviceNumber> peers_;        // Whose primary contexts are held.
+  std::map<Address, std::size_t> orphans_;  // Still mapped, though the books say otherwise: cleaning up failed.
+  std::vector<AccessDescription> access_;   // This device, then its peers.
+  std::vector<DeviceNumber> peers_;         // Whose primary contexts are held.
   std::unordered_set<Address> segments_;
   Stream copier_ = nullptr;  // Made at the first split().
 
@@ -155,9 +162,11 @@ class CudaDriver final : public Driver {
 
   std::atomic<int> captures_{0};
   std::mutex mutex_;
-  std::vector<EventHandle> events_;                   // Ready to be recorded.
-  std::unordered_set<std::uint64_t> known_streams_;   // Ids whose device was checked.
-  std::unordered_map<void*, std::uint64_t> numbers_;  // Ids of streams, where the driver does not number them.
+  std::vector<EventHandle> events_;                             // Ready to be recorded.
+  std::unordered_map<std::uint64_t, std::uint64_t> shown_ids_;  // By the driver's id, what stream_id() says; for
+                                                                // streams whose device was checked.
+  std::unordered_map<void*, std::uint64_t> last_ids_;           // What it said last, by handle.
+  std::unordered_map<void*, std::uint64_t> numbers_;            // Ids of ours: where the driver has none, or not now.
   std::map<Address, Registered> registered_;
   std::unordered_map<void*, Wrap> wraps_;  // By what wrap() returned.
 };

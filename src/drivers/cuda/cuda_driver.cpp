@@ -1,7 +1,6 @@
 // Start and end of the driver, its streams, events and bytes.
 #include "drivers/cuda/cuda_driver.hpp"
 
-#include <algorithm>
 #include <array>
 #include <exception>
 
@@ -24,6 +23,11 @@ std::uint64_t thread_number() {
   static constinit std::atomic<std::uint64_t> next{1};
   thread_local const std::uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
   return number;
+}
+
+std::uint64_t next_number() {
+  static constinit std::atomic<std::uint64_t> next{1};
+  return kOwnId | kNumberedId | next.fetch_add(1, std::memory_order_relaxed);
 }
 
 EventHandle handle_of(Event event) { return static_cast<EventHandle>(pointer(static_cast<Address>(event))); }
@@ -112,7 +116,7 @@ bool CudaDriver::choose_unified() {
     if (!managed_) set_last_error("%s has no managed memory", capabilities_.name.c_str());
     return managed_;
   }
-  if (config_.unified == CudaUnified::pinned) return true;
+  if (config_.unified == CudaUnified::pinned || config_.mode == CudaMode::pinned_host) return true;
   int devices = 0;
   if (call(api_.device_count(&devices), "cuDeviceGetCount") != Status::ok) return false;
   managed_ = true;
@@ -125,7 +129,7 @@ bool CudaDriver::choose_unified() {
 }
 
 bool CudaDriver::start_virtual_memory() {
-  if (config_.mode == CudaMode::segments || config_.mode == CudaMode::stream_ordered) return true;
+  if (config_.mode != CudaMode::automatic && config_.mode != CudaMode::virtual_memory) return true;
   bool works = api_.has_virtual_memory() && has(kVirtualMemorySupported, device_);
   if (works) {
     capabilities_.exportable =
@@ -165,7 +169,19 @@ bool CudaDriver::start_virtual_memory() {
   return true;
 }
 
+void CudaDriver::start_pinned() {
+  if (config_.mode != CudaMode::pinned_host) return;
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  if (pages > 0 && page > 0) {
+    capabilities_.total_memory = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
+    capabilities_.max_buffer = capabilities_.total_memory;
+  }
+  capabilities_.name += ", pinned host memory";
+  capabilities_.whole_buffers = true;
+}
+
 bool CudaDriver::start_pool() {
+  start_pinned();
   if (config_.mode != CudaMode::stream_ordered) return true;
   if (!api_.has_pools() || !has(kMemoryPoolsSupported, device_)) {
     set_last_error("%s has no memory pools", capabilities_.name.c_str());
@@ -209,6 +225,15 @@ bool CudaDriver::check_device(Stream stream) {
   return false;
 }
 
+// The id that the handle had before its capture. A stream that was never seen gets a number of ours.
+std::uint64_t CudaDriver::captured_id(void* native) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = last_ids_.find(native); found != last_ids_.end()) return found->second;
+  const auto [entry, fresh] = numbers_.try_emplace(native, 0);
+  if (fresh) entry->second = next_number();
+  return entry->second;
+}
+
 std::uint64_t CudaDriver::stream_id(void* native) {
   const Stream stream = stream_of(native);
   const auto index = static_cast<std::uint64_t>(static_cast<unsigned>(index_));
@@ -219,22 +244,35 @@ std::uint64_t CudaDriver::stream_id(void* native) {
     return 0;
   }
   try {
+    // Asking a stream that is being captured for its id or its context would end the capture.
+    if (captures_.load(std::memory_order_relaxed) != 0) {
+      const Entered entered(api_, context_);
+      int state = kCaptureNone;
+      if (entered.ok() && api_.stream_capturing(stream, &state) == kSuccess && state != kCaptureNone) {
+        count_call();
+        return captured_id(native);
+      }
+    }
     if (api_.stream_number == nullptr) {
-      static constinit std::atomic<std::uint64_t> next{1};
       const std::lock_guard lock(mutex_);
       const auto found = numbers_.find(native);
       if (found != numbers_.end()) return found->second;
       if (!check_device(stream)) return 0;
-      return numbers_[native] = kOwnId | kNumberedId | next.fetch_add(1, std::memory_order_relaxed);
+      return numbers_[native] = next_number();
     }
     unsigned long long id = 0;
     if (call(api_.stream_number(stream, &id), "cuStreamGetId") != Status::ok) return 0;
     const std::lock_guard lock(mutex_);
-    if (known_streams_.contains(id)) return id;
+    if (shown_ids_.size() >= kKnownStreams) {
+      shown_ids_.clear();
+      last_ids_.clear();
+    }
+    const auto known = shown_ids_.find(id);
+    if (known != shown_ids_.end()) return last_ids_[native] = known->second;
     if (!check_device(stream)) return 0;
-    if (known_streams_.size() >= kKnownStreams) known_streams_.clear();
-    known_streams_.insert(id);
-    return id;
+    // A stream that was first seen in its capture keeps the number that it got there.
+    const auto number = numbers_.extract(native);
+    return last_ids_[native] = shown_ids_[id] = number.empty() ? id : number.mapped();
   } catch (const std::exception&) {
     set_last_error("no memory for the driver's own records");
     return 0;
@@ -243,9 +281,24 @@ std::uint64_t CudaDriver::stream_id(void* native) {
 
 void CudaDriver::forget_stream(void* native, std::uint64_t id) {
   const std::lock_guard lock(mutex_);
-  known_streams_.erase(id);
-  const auto found = numbers_.find(native);
-  if (found != numbers_.end() && found->second == id) numbers_.erase(found);
+  std::erase_if(shown_ids_, [&](const auto& shown) { return shown.second == id; });
+  for (auto* ids : {&last_ids_, &numbers_}) {
+    const auto found = ids->find(native);
+    if (found != ids->end() && found->second == id) ids->erase(found);
+  }
+}
+
+void* CudaDriver::make_stream() {
+  const Entered entered(api_, context_);
+  Stream out = nullptr;
+  if (!entered.ok() || call(api_.stream_create(&out, kStreamNonBlocking), "cuStreamCreate") != Status::ok)
+    return nullptr;
+  return out;
+}
+
+void CudaDriver::drop_stream(void* native) {
+  const Entered entered(api_, context_);
+  if (native != nullptr && entered.ok()) give_back(api_.stream_destroy(stream_of(native)), "cuStreamDestroy");
 }
 
 Status CudaDriver::record(void* native, Event& out) {
@@ -355,89 +408,4 @@ Status CudaDriver::set_wired_limit(std::size_t) {
 }
 
 }  // namespace cuda
-
-namespace {
-
-// Null, and `why` set, when there is no driver or no device.
-const cuda::CudaApi* usable_library(int& devices, std::string& why) {
-  const cuda::CudaApi* const api = cuda::library(why);
-  if (api == nullptr) return nullptr;
-  const cuda::Entered entered(*api, nullptr);
-  if (!entered.ok()) {
-    why = cuda::last_error();
-    return nullptr;
-  }
-  if (const cuda::Result result = api->device_count(&devices); result != cuda::kSuccess) {
-    cuda::report(*api, result, "cuDeviceGetCount");
-    why = cuda::last_error();
-    return nullptr;
-  }
-  if (devices > 0) return api;
-  why = "CUDA: the driver is here, but no device that it can use";
-  return nullptr;
-}
-
-void put(std::string* out, std::string text) {
-  if (out != nullptr) *out = std::move(text);
-}
-
-}  // namespace
-
-std::vector<CudaDeviceInfo> list_cuda_devices(std::string* why) {
-  std::string text;
-  std::vector<CudaDeviceInfo> out;
-  int count = 0;
-  const cuda::CudaApi* const api = usable_library(count, text);
-  put(why, text);
-  if (api == nullptr) return out;
-  for (int i = 0; i < count; ++i) {
-    CudaDeviceInfo info;
-    cuda::DeviceNumber device = 0;
-    std::array<char, 256> name{};
-    if (api->device(&device, i) != cuda::kSuccess) continue;
-    if (api->device_name(name.data(), static_cast<int>(name.size()) - 1, device) == cuda::kSuccess) {
-      info.name = name.data();
-    }
-    api->device_total(&info.total_memory, device);
-    api->device_attribute(&info.compute_major, cuda::kComputeCapabilityMajor, device);
-    api->device_attribute(&info.compute_minor, cuda::kComputeCapabilityMinor, device);
-    const auto has = [&](cuda::Attribute which) {
-      bool yes = false;
-      cuda::ask(*api, which, device, yes);
-      return yes;
-    };
-    info.index = i;
-    info.virtual_memory = api->has_virtual_memory() && has(cuda::kVirtualMemorySupported);
-    info.memory_pools = api->has_pools() && has(cuda::kMemoryPoolsSupported);
-    info.managed = has(cuda::kManagedMemory);
-    info.concurrent_managed = has(cuda::kConcurrentManagedAccess);
-    info.exportable = info.virtual_memory && has(cuda::kPosixHandlesSupported);
-    info.rdma = info.virtual_memory && has(cuda::kRdmaWithVirtualMemory);
-    out.push_back(std::move(info));
-  }
-  return out;
-}
-
-int cuda_driver_version() {
-  std::string text;
-  const cuda::CudaApi* const api = cuda::library(text);
-  return api == nullptr ? 0 : api->version;
-}
-
-std::unique_ptr<Driver> make_cuda_driver(int index, const CudaConfig& config, std::string* why) {
-  std::string text;
-  int count = 0;
-  const cuda::CudaApi* const api = usable_library(count, text);
-  put(why, text);
-  if (api == nullptr) return nullptr;
-  if (index < 0 || index >= count) {
-    put(why, "CUDA: there is no device " + std::to_string(index) + "; " + std::to_string(count) + " can be used");
-    return nullptr;
-  }
-  auto driver = std::make_unique<cuda::CudaDriver>(*api, index, config);
-  if (driver->start()) return driver;
-  put(why, cuda::last_error());
-  return nullptr;
-}
-
 }  // namespace cistern::drivers

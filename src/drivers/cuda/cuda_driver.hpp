@@ -1,7 +1,8 @@
-// An NVIDIA GPU as a device. Three modes:
+// An NVIDIA GPU as a device. Four modes:
 //   virtual_memory  reserve, create and map over the driver's virtual memory
 //   segments        whole segments by cuMemAlloc, where there is no virtual memory
 //   stream_ordered  whole buffers by cuMemAllocAsync from the device's default pool
+//   pinned_host     whole buffers of host memory that the device reaches, for staging
 // Does not choose, cache or limit anything. Works in the device's primary context, beside the CUDA runtime and the
 // libraries over it in one process; a stream is what the program calls cudaStream_t or CUstream.
 // Called by the allocator layer; locking as driver.hpp says.
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,7 @@
 
 namespace cistern::drivers {
 
-enum class CudaMode : std::uint8_t { automatic, virtual_memory, segments, stream_ordered };
+enum class CudaMode : std::uint8_t { automatic, virtual_memory, segments, stream_ordered, pinned_host };
 
 // What HostKind::unified is.
 enum class CudaUnified : std::uint8_t {
@@ -32,6 +34,10 @@ struct CudaConfig {
   // Bytes that the device's pool keeps when nothing uses them (stream_ordered).
   std::uint64_t release_threshold = UINT64_MAX;
 };
+
+// CISTERN_CUDA_MEMORY: virtual, segments or pool; CISTERN_CUDA_UNIFIED: managed or pinned; automatic where not set.
+// Nothing, and `why` set, when a value is none of these.
+std::optional<CudaConfig> cuda_config_from_environment(std::string* why = nullptr);
 
 struct CudaDeviceInfo {
   int index = 0;

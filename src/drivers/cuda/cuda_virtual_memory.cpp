@@ -83,6 +83,7 @@ Status CudaDriver::unreserve(Address base, std::size_t bytes) {
   if (any_mapping(base, bytes)) return failed("unreserve: something is mapped in the range");
   const Entered entered(api_, context_);
   if (!entered.ok() && !gone(entered.result())) return entered.status();
+  if (entered.ok() && !orphans_.empty() && !settle_orphans(base, bytes)) return Status::failed;
   const Status status = entered.ok() ? give_back(api_.address_free(base, bytes), "cuMemAddressFree") : Status::ok;
   if (status == Status::ok) ranges_.erase(range);
   return status;
@@ -122,14 +123,36 @@ Status CudaDriver::destroy(Physical piece) {
   return status;
 }
 
+// Ends a mapping that the books do not have (any more). What cannot be ended now is ended before the address is used
+// again. pre: the context is entered.
+void CudaDriver::hide(Address at, std::size_t bytes) {
+  Result result = kSuccess;
+  insist([&] { return result = api_.physical_unmap(at, bytes); });
+  if (result == kSuccess) return;
+  try {
+    orphans_.emplace(at, bytes);
+  } catch (const std::exception&) {
+    set_last_error("no memory for the driver's own records");  // The vendor refuses the address from now on.
+  }
+}
+
+// Whether nothing is left of such mappings in the range. pre: the context is entered.
+bool CudaDriver::settle_orphans(Address at, std::size_t bytes) {
+  std::erase_if(orphans_, [&](const auto& orphan) {
+    return call(api_.physical_unmap(orphan.first, orphan.second), "cuMemUnmap") == Status::ok;
+  });
+  return std::none_of(orphans_.begin(), orphans_.end(), [&](const auto& orphan) {
+    return orphan.first < at + bytes && at < orphan.first + orphan.second;
+  });
+}
+
 // Maps a piece and grants access; on failure nothing is mapped. pre: the context is entered.
 Status CudaDriver::show(Address at, PhysicalHandle piece, std::size_t bytes) {
+  if (!orphans_.empty() && !settle_orphans(at, bytes)) return Status::failed;
   Status status = call(api_.physical_map(at, bytes, 0, piece, 0), "cuMemMap");
   if (status != Status::ok) return status;
   status = call(api_.set_access(at, bytes, access_.data(), access_.size()), "cuMemSetAccess");
-  if (status != Status::ok) {
-    insist([&] { return api_.physical_unmap(at, bytes); });
-  }
+  if (status != Status::ok) hide(at, bytes);
   return status;
 }
 
@@ -202,7 +225,7 @@ Status CudaDriver::copy_parts(Address scratch, Address at, std::span<const Part>
   Status done = call(api_.stream_synchronize(copier_), "cuStreamSynchronize");
   if (done != Status::ok) done = call(api_.stream_synchronize(copier_), "cuStreamSynchronize");
   for (std::size_t i = 0; i < shown; ++i) {
-    insist([&] { return api_.physical_unmap(scratch + (parts[i].at - at), parts[i].bytes); });
+    hide(scratch + (parts[i].at - at), parts[i].bytes);
   }
   return status != Status::ok ? status : done;
 }
@@ -221,7 +244,7 @@ Status CudaDriver::replace(Address at, const Mapping& old, std::span<const Part>
   if (status == Status::ok) return status;
   while (shown > 0) {
     --shown;
-    insist([&] { return api_.physical_unmap(parts[shown].at, parts[shown].bytes); });
+    hide(parts[shown].at, parts[shown].bytes);
   }
   // It was mapped a moment ago and nothing was created since, so this can fail only when the device is lost.
   show(at, old.piece, old.bytes);

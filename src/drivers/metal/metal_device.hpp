@@ -74,7 +74,7 @@ class MetalDriver final : public Driver {
  private:
   struct SegmentRecord {
     Ref<Heap> heap;
-    Ref<Buffer> buffer;    // Over all of it.
+    Ref<Buffer> buffer;    // Over the segment.
     std::size_t lead = 0;  // Bytes of the heap before the segment's start.
     std::size_t bytes = 0;
     std::size_t objects = 0;  // Block objects over it.
@@ -119,7 +119,7 @@ class MetalDriver final : public Driver {
   Address take_address(std::size_t bytes);
   void give_address(Address at, std::size_t bytes);
   bool try_heaps(Storage storage);
-  void ask_layouts();
+  std::size_t ask_layouts();
   std::optional<Place> locate(Address at, std::size_t bytes) const;
 
   // pre: queues_mutex_ is held.

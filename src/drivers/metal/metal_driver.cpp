@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 
+#include "drivers/environment.hpp"
 #include "drivers/metal/metal_device.hpp"
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -73,20 +73,24 @@ bool MetalDriver::usable() {
   return false;
 }
 
-// Whether a placement heap of this storage works, down to a buffer in it: the only sure way to know.
+// Whether a placement heap of this storage works, down to a buffer in it: the only sure way to know. The host's address
+// of a block is computed from its segment's, so contents must follow offsets.
 bool MetalDriver::try_heaps(Storage storage) {
   const Hazard hazard = config_.tracked_hazards ? Hazard::tracked : Hazard::untracked;
   const Ref<Heap> heap = new_placement_heap(device_.get(), 4 * kBaseAlignment, storage, hazard);
   count_call();
   if (!heap || !responds(heap.get(), "newBufferWithLength:options:offset:")) return false;
-  const Ref<Buffer> buffer =
-      new_buffer_in(heap.get(), kBaseAlignment, resource_options(storage, hazard), kBaseAlignment);
-  count_call();
-  return buffer && (storage == Storage::private_ || contents(buffer.get()) != nullptr);
+  const UInt options = resource_options(storage, hazard);
+  const Ref<Buffer> whole = new_buffer_in(heap.get(), 4 * kBaseAlignment, options, 0);
+  const Ref<Buffer> part = new_buffer_in(heap.get(), kBaseAlignment, options, kBaseAlignment);
+  count_call(2);
+  if (!whole || !part || storage == Storage::private_) return whole && part;
+  const auto* const start = static_cast<const char*>(contents(whole.get()));
+  return start != nullptr && contents(part.get()) == start + kBaseAlignment;
 }
 
-// Asked once for every doubling: the steady state makes no call.
-void MetalDriver::ask_layouts() {
+// Asked once for every doubling: the steady state makes no call. Returns the largest alignment.
+std::size_t MetalDriver::ask_layouts() {
   const UInt options = resource_options(storage_, config_.tracked_hazards ? Hazard::tracked : Hazard::untracked);
   Layout last{16, 16};
   for (unsigned width = 0; width < layouts_.size(); ++width) {
@@ -110,6 +114,7 @@ void MetalDriver::ask_layouts() {
     layout.alignment = std::max(layout.alignment, capabilities_.alignment);
     layout.unit = std::max(layout.unit, layout.alignment);
   }
+  return layouts_.back().alignment;
 }
 
 bool MetalDriver::start(std::string& why) {
@@ -146,7 +151,14 @@ bool MetalDriver::start(std::string& why) {
         break;
     }
   }
+  const std::size_t longest = max_buffer_length(device_.get());
+  pad_ = heaps && page_ < kBaseAlignment && storage_ == Storage::shared ? kBaseAlignment : 0;
+  c.max_buffer = longest - std::min(longest, pad_);
+  const std::size_t most_alignment = ask_layouts();
+  // What stands before an aligned start would break an alignment above the page's. No known device has both.
+  if (pad_ != 0 && most_alignment > page_) heaps = false;
   if (!heaps) {
+    pad_ = 0;
     if (config_.memory == MetalMemory::heaps) {
       why = "metal: placement heaps do not work on " + c.name;
       return false;
@@ -162,13 +174,12 @@ bool MetalDriver::start(std::string& why) {
   c.can_copy = true;
   c.block_objects = !heaps || config_.block_objects;
   c.segment_objects = heaps && !config_.block_objects;
-  c.granularity = heaps ? std::max(std::bit_ceil(config_.granularity), kBaseAlignment) : kBaseAlignment;
-  pad_ = heaps && page_ < kBaseAlignment && c.host_accessible ? kBaseAlignment : 0;
-  const std::size_t longest = max_buffer_length(device_.get());
-  c.max_buffer = longest - std::min(longest, pad_);
+  // Blocks are aligned in their segment, so a segment, and what is between two of them, is a multiple of every
+  // alignment.
+  c.granularity =
+      heaps ? std::max({std::bit_ceil(config_.granularity), kBaseAlignment, most_alignment}) : kBaseAlignment;
   c.max_objects =
       config_.max_objects != 0 ? config_.max_objects : objc::system_number("iogpu.rsrc_limit", kDefaultObjects);
-  ask_layouts();
 
   const std::size_t set_bytes =
       std::max(Residency::kLeastSetBytes, c.recommended_working_set / Residency::kSetsPerWorkingSet);
@@ -260,21 +271,19 @@ Ref<Device> device_at(int index) {
 }  // namespace
 }  // namespace metal
 
-MetalConfig metal_config_from_environment() {
-  const auto read = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value != nullptr ? value : "");
-  };
+std::optional<MetalConfig> metal_config_from_environment(std::string* why) {
   MetalConfig config;
-  const std::string storage = read("CISTERN_METAL_STORAGE"), memory = read("CISTERN_METAL_MEMORY");
-  if (storage == "shared") config.storage = MetalStorage::shared;
-  if (storage == "private") config.storage = MetalStorage::private_;
-  if (memory == "heaps") config.memory = MetalMemory::heaps;
-  if (memory == "whole") config.memory = MetalMemory::whole_buffers;
-  config.tracked_hazards = read("CISTERN_METAL_TRACKED") == "1";
-  config.block_objects = read("CISTERN_METAL_OBJECTS") != "0";
-  config.max_objects = std::strtoull(read("CISTERN_METAL_MAX_OBJECTS").c_str(), nullptr, 10);
-  return config;
+  std::string refused;
+  read_choice("CISTERN_METAL_STORAGE", {{"shared", MetalStorage::shared}, {"private", MetalStorage::private_}},
+              config.storage, refused);
+  read_choice("CISTERN_METAL_MEMORY", {{"heaps", MetalMemory::heaps}, {"whole", MetalMemory::whole_buffers}},
+              config.memory, refused);
+  read_choice("CISTERN_METAL_TRACKED", {{"0", false}, {"1", true}}, config.tracked_hazards, refused);
+  read_choice("CISTERN_METAL_OBJECTS", {{"0", false}, {"1", true}}, config.block_objects, refused);
+  read_number("CISTERN_METAL_MAX_OBJECTS", config.max_objects, refused);
+  if (refused.empty()) return config;
+  if (why != nullptr) *why = refused;
+  return std::nullopt;
 }
 
 int metal_device_count(std::string* why) {

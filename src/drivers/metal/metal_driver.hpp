@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,8 @@ struct MetalConfig {
 
 // What CISTERN_METAL_STORAGE (shared, private), CISTERN_METAL_MEMORY (heaps, whole), CISTERN_METAL_TRACKED (1),
 // CISTERN_METAL_OBJECTS (0) and CISTERN_METAL_MAX_OBJECTS (a number) say; the defaults where they are not set.
-MetalConfig metal_config_from_environment();
+// Nothing, and `why` set, when a value is none of these.
+std::optional<MetalConfig> metal_config_from_environment(std::string* why = nullptr);
 
 struct MetalFigures {
   std::uint64_t objects = 0;       // Live now: segments, block objects, whole buffers, wraps.

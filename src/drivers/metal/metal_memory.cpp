@@ -110,9 +110,19 @@ Status MetalDriver::create_segment(std::size_t bytes, Segment& out) {
     if (record.heap || attempt > 0 || removed_bytes_ == 0) break;
     commit_residency();
   }
+  const UInt options = resource_options(storage_, hazard);
   if (record.heap) {
-    record.buffer = new_buffer_in(record.heap.get(), bytes + pad_, resource_options(storage_, hazard), 0);
+    record.buffer = new_buffer_in(record.heap.get(), bytes, options, 0);
     count_call();
+  }
+  if (record.buffer && pad_ != 0) {
+    // Where the heap starts is known only now; the segment, and the buffer over it, start at a multiple of the pad.
+    const Address start = address_of(contents(record.buffer.get()));
+    record.lead = round_up(start, pad_) - start;
+    if (record.lead != 0) {
+      record.buffer = new_buffer_in(record.heap.get(), bytes, options, record.lead);
+      count_call();
+    }
   }
   if (!record.buffer) {
     text().set("metal: newHeapWithDescriptor: no heap of %zu bytes; %zu bytes are allocated on the device", bytes,
@@ -121,9 +131,7 @@ Status MetalDriver::create_segment(std::size_t bytes, Segment& out) {
   }
   Address base = 0;
   if (capabilities_.host_accessible) {
-    const Address start = address_of(contents(record.buffer.get()));
-    base = pad_ == 0 ? start : round_up(start, pad_);
-    record.lead = base - start;
+    base = address_of(contents(record.buffer.get()));
   } else {
     base = take_address(bytes);
   }
@@ -329,7 +337,7 @@ void MetalDriver::unwrap(void* object) {
 
 std::optional<MetalDriver::Place> MetalDriver::locate(Address at, std::size_t bytes) const {
   if (const auto found = covering(segments_, at, bytes); found != segments_.end()) {
-    return Place{found->second.buffer.get(), found->second.lead + (at - found->first)};
+    return Place{found->second.buffer.get(), at - found->first};
   }
   if (const auto found = covering(hosts_, at, bytes); found != hosts_.end()) {
     return Place{found->second.buffer.get(), at - found->first};

@@ -102,7 +102,10 @@ const Runtime* load(std::string& why) {
   const std::lock_guard lock(mutex);
   if (const Runtime* known = loaded.load(std::memory_order_acquire)) return known;
   Runtime found;
-  if (!fill(found, why)) return nullptr;
+  if (!fill(found, why)) {
+    why = "Metal: " + why;
+    return nullptr;
+  }
   table = found;
   loaded.store(&table, std::memory_order_release);
   return &table;

@@ -98,16 +98,19 @@ CISTERN_ENTRY cuStreamGetCtx(Stream handle, Context* context) {
   if (call.result != kSuccess) return call.result;
   const StreamState* const stream = find_stream(call.s, call.device->index, handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (stream->capture != 0) return break_capture(call.s, stream->capture, kCaptureUnsupported, "cuStreamGetCtx");
   *context = &call.s.devices[static_cast<std::size_t>(stream->device)]->context;
   return kSuccess;
 }
 
+// One of cuStreamGetId() and cuStreamGetCtx() ended a capture on a real device; here both do.
 CISTERN_ENTRY cuStreamGetId(Stream handle, unsigned long long* id) {
   const bool special = reinterpret_cast<std::uintptr_t>(handle) <= kPerThreadStream;
   Call call("cuStreamGetId", special ? Call::context : Call::plain);
   if (call.result != kSuccess) return call.result;
   const StreamState* const stream = find_stream(call.s, special ? call.device->index : 0, handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (stream->capture != 0) return break_capture(call.s, stream->capture, kCaptureUnsupported, "cuStreamGetId");
   *id = stream->id;
   return kSuccess;
 }

@@ -88,11 +88,19 @@ State& state() {
   return *instance;
 }
 
+// Kept after the thread's end: hooks that run late at its exit may still call.
 ThreadState& this_thread() {
-  static std::atomic<std::uint64_t> next{1};
-  thread_local ThreadState mine;
-  if (mine.number == 0) mine.number = next.fetch_add(1);
-  return mine;
+  static std::mutex* const mutex = new std::mutex;
+  static auto* const all = new std::vector<ThreadState*>;
+  // Static storage: LeakSanitizer stumbles over what a late library gives to a thread that never ends.
+  __attribute__((tls_model("initial-exec"))) thread_local ThreadState* mine = nullptr;
+  if (mine == nullptr) {
+    mine = new ThreadState;
+    const std::lock_guard lock(*mutex);
+    all->push_back(mine);
+    mine->number = all->size();
+  }
+  return *mine;
 }
 
 void configure(State& s) {

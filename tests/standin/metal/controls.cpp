@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 #include "standin/metal/standin.hpp"
 #include "standin/metal/state.hpp"
@@ -48,6 +49,14 @@ int launch(void* queue, Operation::Kind kind, void* object, std::size_t offset, 
   return 0;
 }
 
+void print_calls() {
+  std::map<std::string, std::uint64_t> sorted;
+  for (const auto& [selector, count] : books().calls) sorted.emplace(selector, count);
+  for (const auto& [selector, count] : sorted) {
+    std::fprintf(stderr, "metal stand-in: %10llu %s\n", static_cast<unsigned long long>(count), selector.c_str());
+  }
+}
+
 struct Library {
   Library() {
     const Guard guard;
@@ -59,6 +68,7 @@ struct Library {
   ~Library() {
     const Guard guard;
     if (state().settings.report.empty()) return;
+    if (state().settings.report == "calls") print_calls();
     bool any = books().violation_count != 0;
     for (const std::string& text : books().violations) std::fprintf(stderr, "metal stand-in: %s\n", text.c_str());
     for (const Leak& leak : leaks()) {

@@ -159,6 +159,7 @@ Buffer* heap_new_buffer_at(Heap* self, Sel, UInt length, UInt options, UInt offs
   auto* const buffer = make<Buffer>(self->device.get(), length, options);
   buffer->heap = Strong<Heap>(self);
   buffer->bytes = self->memory.at + offset;
+  if (offset != 0 && state().settings.without.contains("linear_heaps")) buffer->bytes += align;
   return buffer;
 }
 

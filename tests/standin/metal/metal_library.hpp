@@ -84,7 +84,8 @@ class MetalLibrary {
 #else
     const std::string standin = std::string(CISTERN_STANDIN_DIR) + "/libcistern_standin_metal.so";
 #endif
-    setenv("CISTERN_METAL_LIBRARY", standin.c_str(), 0);
+    const char* const set = std::getenv("CISTERN_METAL_LIBRARY");
+    if (set == nullptr || *set == '\0') setenv("CISTERN_METAL_LIBRARY", standin.c_str(), 1);
     usable_ = drivers::metal_device_count(&why_) > 0;
     void* const library = dlopen(std::getenv("CISTERN_METAL_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return;

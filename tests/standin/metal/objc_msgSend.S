@@ -4,7 +4,7 @@
 
 #if defined(__APPLE__)
 #define SYMBOL(name) _##name
-#define HIDDEN(name) .private_extern SYMBOL(name)
+#define HIDDEN(name)
 #define FUNCTION(name)
 #define SIZE(name)
 #define CALL(name) SYMBOL(name)

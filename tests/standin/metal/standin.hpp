@@ -2,18 +2,26 @@
 // them is host memory; queues run behind the host; Apple's rules are enforced: what Metal's validation layer would stop
 // at, and what is undefined without it, is listed as a violation here. Calls cost nothing.
 //
-// Set by the environment, read at start and at reset() (sizes in bytes):
-//   CISTERN_METAL_STANDIN_NAME         of the device ("Apple M0 (stand-in)"; "Paravirtual" in it makes a virtual
-//   machine's) CISTERN_METAL_STANDIN_DEVICES      count (1) CISTERN_METAL_STANDIN_MEMORY       of the computer (64 GiB)
-//   CISTERN_METAL_STANDIN_WORKING_SET   (3/4 of it) CISTERN_METAL_STANDIN_MAX_BUFFER   (1/2 of the memory)
-//   CISTERN_METAL_STANDIN_RSRC_LIMIT    (0: no such sysctl) CISTERN_METAL_STANDIN_PAGE         4096 or 16384 (16384)
-//   CISTERN_METAL_STANDIN_ALIGN        of buffers in heaps (256)   CISTERN_METAL_STANDIN_LARGE_ALIGN   from 1 MiB on
-//   (ALIGN) CISTERN_METAL_STANDIN_LAG_US       how far queues are behind (100) CISTERN_METAL_STANDIN_MANUAL       1:
-//   work is done only by complete(), complete_all() and calls that wait for it CISTERN_METAL_STANDIN_WITHOUT      list
-//   of: unified heaps shared_heaps placement residency shared_wait no_copy CISTERN_METAL_STANDIN_WITH         list of:
-//   sparse CISTERN_METAL_STANDIN_JUNK         1: new memory is filled with rubbish CISTERN_METAL_STANDIN_FAIL
-//   SELECTOR:NTH[:TIMES], as fail(); a selector's colons are written as dots CISTERN_METAL_STANDIN_REPORT       1:
-//   print violations and leaks at exit; strict: and exit with status 86 if there are any
+// Set by the environment, read at start and at reset() (sizes in bytes; each begins with CISTERN_METAL_STANDIN_):
+//
+//   NAME         of the device ("Apple M0 (stand-in)"; "Paravirtual" in it makes a virtual machine's)
+//   DEVICES      count (1)
+//   MEMORY       of the computer (64 GiB)
+//   WORKING_SET  recommended (3/4 of it)
+//   MAX_BUFFER   longest buffer (1/2 of the memory)
+//   RSRC_LIMIT   most objects (0: no such sysctl)
+//   PAGE         4096 or 16384 (16384)
+//   ALIGN        of buffers in heaps (256)
+//   LARGE_ALIGN  the same from 1 MiB on (ALIGN)
+//   LAG_US       how far queues are behind, microseconds (100)
+//   MANUAL       1: work is done only by complete(), complete_all() and calls that wait for it
+//   WITHOUT      list of: unified heaps shared_heaps linear_heaps placement residency shared_wait no_copy
+//   WITH         list of: sparse
+//   JUNK         1: new memory is filled with rubbish
+//   FAIL         SELECTOR:NTH[:TIMES], as fail(); a selector's colons are written as dots
+//   REPORT       1: print violations and leaks at exit; strict: and exit with status 86 if there are any; calls: print
+//   the
+//                count of each message as well
 //
 // Every function may be called by any thread. Tests load them by name: see metal_library.hpp.
 #pragma once

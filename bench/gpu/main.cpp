@@ -1,0 +1,39 @@
+// The program of a round on a GPU: runs the named parts, one figure a line on the standard output.
+//   cistern_gpu_round PART... -- TRACE...      PART: pairs behind events verify fill hand_over
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "cistern/trace.hpp"
+#include "round.hpp"
+
+int main(int argc, char** argv) try {
+  using namespace cistern;
+  std::vector<std::string> parts;
+  std::vector<trace::Program> programs;
+  bool after = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--") == 0) {
+      after = true;
+    } else if (after) {
+      programs.push_back(trace::compile(read_trace(argv[i]), argv[i]));
+    } else {
+      parts.emplace_back(argv[i]);
+    }
+  }
+  const char* const count = std::getenv("CISTERN_HAND_OVERS");
+  for (const std::string& part : parts) {
+    if (part == "pairs") gpu::pairs(std::min(16u, std::max(1u, std::thread::hardware_concurrency())));
+    if (part == "behind") gpu::behind(programs, 10);
+    if (part == "events") gpu::events(programs);
+    if (part == "verify") gpu::verify(programs);
+    if (part == "fill") gpu::fill();
+    if (part == "hand_over") gpu::hand_over(count != nullptr ? std::strtoul(count, nullptr, 10) : 1'000'000);
+  }
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

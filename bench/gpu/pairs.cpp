@@ -1,0 +1,97 @@
+// Hot pairs of malloc and free in stream order.
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "round.hpp"
+
+namespace cistern::gpu {
+namespace {
+
+constexpr int kRepeats = 7;
+
+// Median of nanoseconds an item over the repeats.
+template <class Body>
+double median_ns(std::uint64_t items, Body body) {
+  std::vector<double> all;
+  for (int i = 0; i < kRepeats; ++i) {
+    const std::uint64_t start = now_ns();
+    body();
+    all.push_back(static_cast<double>(now_ns() - start) / static_cast<double>(items));
+  }
+  std::sort(all.begin(), all.end());
+  return all[kRepeats / 2];
+}
+
+// Millions of pairs a second of all threads together; the best of three runs, since one stray interrupt slows all.
+template <class Pair>
+double rate(unsigned threads, Pair pair) {
+  constexpr std::uint64_t kPairs = 2'000'000;
+  double best = 0;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::atomic<unsigned> ready{0};
+    std::atomic<bool> go{false};
+    std::vector<std::thread> all;
+    std::vector<std::uint64_t> ends(threads), starts(threads);
+    for (unsigned t = 0; t < threads; ++t) {
+      all.emplace_back([&, t] {
+        for (int i = 0; i < 1000; ++i) pair();
+        ++ready;
+        while (!go.load(std::memory_order_acquire)) {
+        }
+        starts[t] = now_ns();
+        for (std::uint64_t i = 0; i < kPairs; ++i) pair();
+        ends[t] = now_ns();
+      });
+    }
+    while (ready != threads) std::this_thread::yield();
+    go.store(true, std::memory_order_release);
+    for (std::thread& thread : all) thread.join();
+    const std::uint64_t span =
+        *std::max_element(ends.begin(), ends.end()) - *std::min_element(starts.begin(), starts.end());
+    best = std::max(best, static_cast<double>(threads * kPairs) * 1e3 / static_cast<double>(span));
+  }
+  return best;
+}
+
+}  // namespace
+
+void pairs(unsigned threads) {
+  Device& gpu = Device::get();
+  gpu.keep_pool();
+  const NativeStream native = gpu.make_stream();
+  const auto allocator = fresh_allocator();
+  const Stream stream = allocator->stream(native);
+  for (const std::size_t bytes : {std::size_t{512}, std::size_t{64} << 10, std::size_t{1} << 20}) {
+    const std::string name = std::to_string(bytes);
+    allocator->free(allocator->malloc(bytes, stream));
+    constexpr std::uint64_t kPairs = 2'000'000, kVendorPairs = 100'000;
+    report("pairs", name, "cistern_ns", median_ns(kPairs, [&] {
+             for (std::uint64_t i = 0; i < kPairs; ++i) allocator->free(allocator->malloc(bytes, stream));
+           }));
+    gpu.free_async(gpu.allocate_async(bytes, native), native);
+    report("pairs", name, "async_ns", median_ns(kVendorPairs, [&] {
+             for (std::uint64_t i = 0; i < kVendorPairs; ++i) gpu.free_async(gpu.allocate_async(bytes, native), native);
+           }));
+    gpu.synchronize();
+  }
+  for (const std::size_t bytes : {std::size_t{512}, std::size_t{64} << 10}) {
+    const std::string name = std::to_string(bytes);
+    const auto pair = [&] { allocator->free(allocator->malloc(bytes, stream)); };
+    report("threads", name, "cistern_1", rate(1, pair));
+    report("threads", name, "cistern_all", rate(threads, pair));
+  }
+  // What the machine gives to threads that share nothing: the same loop over the C library's thread caches.
+  const auto library_pair = [] {
+    void* volatile at = std::malloc(64);
+    std::free(at);
+  };
+  report("threads", "libc", "libc_1", rate(1, library_pair));
+  report("threads", "libc", "libc_all", rate(threads, library_pair));
+  report("threads", "all", "threads", threads);
+  allocator->stream_destroyed(stream);
+  gpu.destroy_stream(native);
+}
+
+}  // namespace cistern::gpu

@@ -1,0 +1,211 @@
+"""PyTorch on Cistern.
+
+    import cistern.torch
+    cistern.torch.install()          # Before the first CUDA tensor.
+
+From then on PyTorch's device memory comes from Cistern, and what PyTorch refuses to say about a foreign allocator works:
+torch.cuda.memory_stats() and all that stands on it, resets of peaks, torch.cuda.memory._snapshot() and
+_record_memory_history() (without stack frames), torch.cuda.set_per_process_memory_fraction(). Graphs and their pools work
+as before. Out of memory is torch.cuda.OutOfMemoryError once build_out_of_memory() has compiled a small part against this
+PyTorch; without it a RuntimeError with the same text.
+
+To use Cistern beside PyTorch's own allocator: `with torch.cuda.use_mem_pool(cistern.torch.mem_pool()): ...`.
+"""
+
+import ctypes
+import os
+
+import torch
+
+from . import _library, figures, snapshot
+
+__all__ = ["install", "installed", "mem_pool", "plugin", "build_out_of_memory", "memory_stats", "set_memory_limit",
+           "set_cache_limit", "snapshot", "figures"]
+
+_HOOKS = {
+    "set_init_fn": "cistern_torch_init",
+    "set_reset_fn": "cistern_torch_reset",
+    "set_memory_fraction_fn": "cistern_torch_memory_fraction",
+    "set_base_alloc_fn": "cistern_torch_base_allocation",
+    "set_record_stream_fn": "cistern_torch_record_stream",
+    "set_begin_allocate_to_pool": "cistern_torch_begin_pool",
+    "set_end_allocate_to_pool_fn": "cistern_torch_end_pool",
+    "set_release_pool": "cistern_torch_release_pool",
+}
+_plugin = None
+_installed = False
+_handler = None  # Keeps the compiled part loaded.
+
+
+def plugin():
+    """The torch.cuda.memory.CUDAPluggableAllocator over Cistern, made once."""
+    global _plugin
+    if _plugin is None:
+        _library.load()
+        made = torch.cuda.memory.CUDAPluggableAllocator(_library._path, "cistern_torch_alloc", "cistern_torch_free")
+        for setter, function in _HOOKS.items():
+            # Older versions know fewer hooks.
+            if hasattr(made.allocator(), setter):
+                getattr(made.allocator(), setter)(_library.address(function))
+        _plugin = made
+    return _plugin
+
+
+def mem_pool():
+    """A torch.cuda.MemPool whose memory comes from Cistern, beside PyTorch's own allocator."""
+    return torch.cuda.MemPool(plugin().allocator())
+
+
+def installed():
+    return _installed
+
+
+def install(patch=True, out_of_memory="cached"):
+    """Makes Cistern PyTorch's allocator for CUDA devices. Must come before the first CUDA allocation of the process.
+
+    patch: let torch.cuda's own functions for figures and snapshots ask Cistern.
+    out_of_memory: "cached" takes the part that build_out_of_memory() compiled earlier, if there is one; "build" compiles
+    it when there is none; None leaves it out.
+    """
+    global _installed
+    if _installed:
+        return
+    torch.cuda.memory.change_current_allocator(plugin())
+    _installed = True
+    if patch:
+        _patch()
+    if out_of_memory == "build":
+        build_out_of_memory()
+    elif out_of_memory == "cached" and os.path.exists(_out_of_memory_path()):
+        _load_out_of_memory(_out_of_memory_path())
+    elif out_of_memory not in ("cached", None):
+        raise ValueError(f"out_of_memory={out_of_memory!r}: expected 'cached', 'build' or None")
+
+
+# --- Figures and snapshots -------------------------------------------------------------------------------------------
+
+
+def _index(device):
+    return torch.cuda._utils._get_device_index(device, optional=True)
+
+
+def memory_stats(device=None):
+    """Cistern's own figures of a device, by name (bytes, counts)."""
+    stats = _library.stats(_index(device))
+    return {name: getattr(stats, name) for name, _ in stats._fields_ if name != "struct_size"}
+
+
+def set_memory_limit(limit, device=None):
+    """Returns the previous limit. Bytes."""
+    return _set_limit(_library.load().cistern_set_memory_limit, limit, device)
+
+
+def set_cache_limit(limit, device=None):
+    """The same for memory that no tensor uses."""
+    return _set_limit(_library.load().cistern_set_cache_limit, limit, device)
+
+
+def _set_limit(function, limit, device):
+    previous = ctypes.c_size_t()
+    _library.check(function(_library.Device(_library.CUDA, _index(device)), limit, ctypes.byref(previous)))
+    return previous.value
+
+
+def _snapshot(*_arguments):
+    return snapshot.take(torch.cuda.device_count())
+
+
+def _record_history(enabled="all", context=None, stacks=None, max_entries=None, *arguments, **named):
+    capacity = min(max_entries or 1_000_000, 10_000_000)
+    snapshot.record(capacity if enabled == "all" else 0, bool(arguments and arguments[0]))
+
+
+def _record_history_legacy(enabled, *_arguments, **_named):
+    snapshot.record(1_000_000 if enabled else 0)
+
+
+def _fraction(index):
+    stats = _library.stats(index)
+    return stats.memory_limit / stats.total_memory
+
+
+def _patch():
+    for name, function in {
+            "_cuda_memoryStats": figures.nested,
+            "_cuda_resetPeakMemoryStats": figures.reset_peaks,
+            "_cuda_resetAccumulatedMemoryStats": figures.reset_accumulated,
+            "_cuda_memorySnapshot": _snapshot,
+            "_cuda_record_memory_history": _record_history,
+            "_cuda_record_memory_history_legacy": _record_history_legacy,
+            "_cuda_getMemoryFraction": _fraction,
+    }.items():
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, function)
+    # A capture that fails leaves its pool open: PyTorch says so to nobody.
+    for name in ("capture_begin", "capture_end"):
+        setattr(torch.cuda.CUDAGraph, name, _closing(getattr(torch.cuda.CUDAGraph, name)))
+
+
+def _closing(method):
+    def guarded(self, *arguments, **named):
+        try:
+            return method(self, *arguments, **named)
+        except BaseException:
+            _library.load().cistern_torch_abort_pools(torch.cuda.current_device())
+            raise
+
+    guarded.__name__, guarded.__doc__ = method.__name__, method.__doc__
+    return guarded
+
+
+# --- Out of memory as PyTorch's own exception --------------------------------------------------------------------------
+
+_SOURCE = r"""
+#include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
+
+extern "C" void cistern_throw_out_of_memory(const char* text) {
+  throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text);
+}
+"""
+
+
+def _out_of_memory_path():
+    folder = os.environ.get("CISTERN_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "cistern")
+    version = "".join(c if c.isalnum() else "_" for c in torch.__version__)
+    return os.path.join(folder, f"out_of_memory_torch_{version}.so")
+
+
+def _load_out_of_memory(path):
+    global _handler
+    _handler = ctypes.CDLL(path)
+    _library.load().cistern_torch_set_out_of_memory_handler(
+        ctypes.cast(_handler.cistern_throw_out_of_memory, ctypes.c_void_p))
+
+
+def build_out_of_memory():
+    """Compiles the part that throws PyTorch's out-of-memory exception, keeps it in the user's cache, and uses it. Needs a
+    C++ compiler (named by $CXX, else c++)."""
+    import subprocess
+    import tempfile
+
+    from torch.utils import cpp_extension
+
+    target = _out_of_memory_path()
+    if not os.path.exists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as folder:
+            source, made = os.path.join(folder, "out_of_memory.cpp"), os.path.join(folder, "out_of_memory.so")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write(_SOURCE)
+            libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
+            command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", source, "-o", made,
+                       f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+                       *(f"-I{path}" for path in cpp_extension.include_paths()), f"-L{libraries}", "-lc10"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise RuntimeError("cistern: the part for torch.cuda.OutOfMemoryError does not compile:\n"
+                                   + " ".join(command) + "\n" + done.stderr)
+            os.replace(made, target)
+    _load_out_of_memory(target)

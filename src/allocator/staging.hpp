@@ -1,0 +1,35 @@
+// StagingAllocator: pinned host memory for copies to and from one device. The same allocator as that of the device,
+// over a driver whose memory is the host's; it takes the streams of the device's own allocator and knows them by the
+// same handle. Used by the registry. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+
+#include "allocator/device_allocator.hpp"
+
+namespace cistern::allocation {
+
+class StagingAllocator final : public DeviceAllocator {
+ public:
+  // `streams_of` is the device's own allocator and outlives this one.
+  StagingAllocator(DeviceAllocator& streams_of, std::unique_ptr<drivers::Driver> driver);
+
+  using DeviceAllocator::free;
+  using DeviceAllocator::malloc;
+  Buffer malloc(std::size_t bytes, const Stream& stream) override;
+  void free(Buffer buffer, const Stream& stream) override;
+  void record_use(Buffer buffer, const Stream& stream) override;
+  // The device's own allocator is about to forget the stream.
+  void forget(const Stream& stream);
+
+ private:
+  Stream own(const Stream& stream, const char* call);
+
+  DeviceAllocator& streams_of_;
+  std::mutex mutex_;                                 // Leaf lock, for the next line.
+  std::unordered_map<std::uint64_t, Stream> known_;  // By the id that the device's own allocator gave.
+};
+
+}  // namespace cistern::allocation

@@ -1,0 +1,63 @@
+// RecentBlocks: large blocks that were freed in a heap since it was last searched, whole.
+//
+// Does: gives one back to a request of exactly its size, so that sizes that alternate cost neither a search nor a
+// merge. Does not: own the blocks, or keep them from being merged: its user gives all of them to the heap before it
+// searches it, so that other requests are placed as if the blocks had been freed at once. Called by Central alone.
+// Locking: under the device's lock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/block.hpp"
+#include "core/page_heap.hpp"
+
+namespace cistern::core {
+
+class RecentBlocks {
+ public:
+  static constexpr std::size_t kMost = 8;  // More add nothing over the recorded traces.
+
+  bool empty() const { return count_ == 0; }
+
+  // Adds a free block; returns the oldest when there are too many, else null.
+  Block* put(Block* block) {
+    Block* const oldest = count_ == kMost ? take_at(0) : nullptr;
+    blocks_[count_] = block;
+    sizes_[count_++] = block->capacity;
+    return oldest;
+  }
+
+  // The newest block of exactly `bytes` at a multiple of `alignment` (a power of two), or null. Only one that has no
+  // free memory before it: the search, which prefers low addresses, would have moved the others down, and without that
+  // loops scatter (vit_infer: 280 moves a pass instead of none).
+  Block* take(std::uint64_t bytes, std::uint64_t alignment) {
+    for (std::size_t i = count_; i-- > 0;) {
+      if (sizes_[i] != bytes) continue;
+      const HeapNode* before = static_cast<const HeapNode*>(blocks_[i]->home)->prev;
+      if (before == nullptr || before->state != NodeState::live || before->idle) continue;
+      if ((blocks_[i]->address.load(std::memory_order_relaxed) & (alignment - 1)) == 0) return take_at(i);
+    }
+    return nullptr;
+  }
+
+  // The newest, or null.
+  Block* take_newest() { return count_ == 0 ? nullptr : blocks_[--count_]; }
+
+ private:
+  Block* take_at(std::size_t i) {
+    Block* const block = blocks_[i];
+    for (--count_; i < count_; ++i) {
+      blocks_[i] = blocks_[i + 1];
+      sizes_[i] = sizes_[i + 1];
+    }
+    return block;
+  }
+
+  std::array<std::uint64_t, kMost> sizes_{};
+  std::array<Block*, kMost> blocks_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace cistern::core

@@ -1,0 +1,221 @@
+// The functions that PyTorch calls, over the CUDA stand-in, with PyTorch's own C++ types: pools and their uses, failed
+// captures, streams, exceptions.
+#include <dlfcn.h>
+
+#include <functional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "cistern/torch.h"
+#include "drivers/cuda_fixture.hpp"
+
+namespace cistern {
+namespace {
+
+using PoolId = std::pair<unsigned long long, unsigned long long>;
+
+// The library is opened as Python opens it.
+class Adapter {
+ public:
+  Adapter() : library_(dlopen(CISTERN_TORCH_LIBRARY, RTLD_NOW | RTLD_LOCAL)) {
+    if (library_ == nullptr) throw std::runtime_error(dlerror());
+  }
+  template <class Function>
+  Function* get(const char* name) const {
+    auto* const found = reinterpret_cast<Function*>(dlsym(library_, name));
+    if (found == nullptr) throw std::runtime_error(std::string("no ") + name);
+    return found;
+  }
+
+ private:
+  void* library_;
+};
+
+// One adapter lives as long as the process, and so does its stand-in.
+class TorchAdapter : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (!library().usable() || !library().is_standin()) return;
+    if (adapter_ == nullptr) {
+      library().restart({{"LAG_US", "50"}});
+      drivers::cuda::Context context = nullptr;
+      ASSERT_EQ(library().api.primary_retain(&context, 0), 0);
+      ASSERT_EQ(library().api.context_push(context), 0);
+      adapter_ = new Adapter;
+    }
+  }
+  void SetUp() override {
+    if (adapter_ == nullptr) GTEST_SKIP() << "needs the stand-in";
+  }
+  void TearDown() override {
+    if (adapter_ == nullptr) return;
+    reset();
+    cistern_torch_figures figures = read();
+    EXPECT_EQ(figures.count[0].current + figures.count[1].current, 0);
+    EXPECT_EQ(pools().size(), 0U);
+  }
+
+  static standin::CudaLibrary& library() { return standin::CudaLibrary::get(); }
+  static void* alloc(std::ptrdiff_t size, void* stream = nullptr) {
+    return adapter_->get<decltype(cistern_torch_alloc)>("cistern_torch_alloc")(size, 0, stream);
+  }
+  static void free(void* ptr, std::ptrdiff_t size, void* stream = nullptr) {
+    adapter_->get<decltype(cistern_torch_free)>("cistern_torch_free")(ptr, size, 0, stream);
+  }
+  static void reset() { adapter_->get<decltype(cistern_torch_reset)>("cistern_torch_reset")(); }
+  static void begin(PoolId id, std::function<bool(void*)> filter) {
+    adapter_->get<void(int, PoolId, std::function<bool(void*)>)>("cistern_torch_begin_pool")(0, id, std::move(filter));
+  }
+  static void end(PoolId id) { adapter_->get<void(int, PoolId)>("cistern_torch_end_pool")(0, id); }
+  static void release(PoolId id) { adapter_->get<void(int, PoolId)>("cistern_torch_release_pool")(0, id); }
+  static int abort() { return adapter_->get<decltype(cistern_torch_abort_pools)>("cistern_torch_abort_pools")(0); }
+  static cistern_torch_figures read() {
+    cistern_torch_figures figures{};
+    figures.struct_size = sizeof figures;
+    adapter_->get<decltype(cistern_torch_get_figures)>("cistern_torch_get_figures")(0, &figures);
+    return figures;
+  }
+  // PyTorch's ids of the pools that have memory.
+  static std::set<PoolId> pools() {
+    cistern_torch_snapshot* snapshot = nullptr;
+    adapter_->get<decltype(cistern_torch_take_snapshot)>("cistern_torch_take_snapshot")(&snapshot);
+    std::size_t count = 0;
+    const auto* segments = adapter_->get<decltype(cistern_torch_segments)>("cistern_torch_segments")(snapshot, &count);
+    std::set<PoolId> found;
+    for (std::size_t i = 0; i < count; ++i) {
+      const PoolId id{segments[i].pool_first, segments[i].pool_second};
+      if (id != PoolId{0, 0}) found.insert(id);
+    }
+    adapter_->get<decltype(cistern_torch_drop_snapshot)>("cistern_torch_drop_snapshot")(snapshot);
+    return found;
+  }
+
+  static Adapter* adapter_;
+};
+Adapter* TorchAdapter::adapter_ = nullptr;
+
+TEST_F(TorchAdapter, FailuresAreExceptionsAndNeverNull) {
+  try {
+    alloc(std::ptrdiff_t{1} << 40);
+    ADD_FAILURE() << "no exception";
+  } catch (const std::exception& error) {
+    EXPECT_EQ(std::string(error.what()).find("CUDA out of memory. cistern: "), 0U) << error.what();
+  }
+  EXPECT_THROW(alloc(-5), std::exception);
+  const auto set =
+      adapter_->get<decltype(cistern_torch_set_out_of_memory_handler)>("cistern_torch_set_out_of_memory_handler");
+  set([](const char* text) { throw std::domain_error(text); });
+  EXPECT_THROW(alloc(std::ptrdiff_t{1} << 40), std::domain_error);
+  set(nullptr);
+  free(nullptr, 0);
+  ::testing::internal::CaptureStderr();
+  free(&adapter_, 8);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("no live buffer"), std::string::npos);
+}
+
+TEST_F(TorchAdapter, AFreeOfAnotherSizeChangesNothing) {
+  void* const ptr = alloc(5000);
+  for (const std::ptrdiff_t wrong : {std::ptrdiff_t{-1}, std::ptrdiff_t{1} << 20}) {
+    ::testing::internal::CaptureStderr();
+    free(ptr, wrong);
+    EXPECT_NE(::testing::internal::GetCapturedStderr().find(std::to_string(wrong)), std::string::npos);
+    EXPECT_EQ(read().requested[0].current, 5000);
+  }
+  free(ptr, 5000);
+  EXPECT_EQ(read().requested[0].current, 0);
+}
+
+TEST_F(TorchAdapter, APoolLivesUntilItsLastUseIsReleased) {
+  const auto stream = library().stream(1);
+  const PoolId id{7, 0};
+  void* graphs[2] = {};
+  void* kept[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    begin(id, [=](void* native) { return native == stream; });
+    ASSERT_EQ(library().graph.begin(stream, drivers::cuda::kCaptureGlobal), 0);
+    kept[i] = alloc(3 << 20, stream);
+    void* graph = nullptr;
+    ASSERT_EQ(library().graph.end(stream, &graph), 0);
+    ASSERT_EQ(library().graph.instantiate(&graphs[i], graph, 0), 0);
+    ASSERT_EQ(library().graph.destroy(graph), 0);
+    end(id);
+  }
+  EXPECT_EQ(pools(), (std::set<PoolId>{id}));
+  release(id);
+  reset();
+  EXPECT_EQ(pools(), (std::set<PoolId>{id}));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(library().graph.destroy_executable(graphs[i]), 0);
+    free(kept[i], 3 << 20, stream);
+  }
+  release(id);
+  EXPECT_EQ(pools().size(), 0U);
+  release(id);  // Nothing happens.
+}
+
+TEST_F(TorchAdapter, AFailedCaptureIsGivenUp) {
+  const auto stream = library().stream(1);
+  begin({9, 0}, [=](void* native) { return native == stream; });
+  free(alloc(5 << 20, stream), 5 << 20, stream);
+  EXPECT_EQ(pools().size(), 1U);
+  int elsewhere = -1;
+  std::thread([&] { elsewhere = abort(); }).join();
+  EXPECT_EQ(elsewhere, 0) << "another thread's capture";
+  EXPECT_EQ(abort(), 1);
+  EXPECT_EQ(pools().size(), 0U);
+  EXPECT_EQ(abort(), 0);
+  // The same pool again after a capture that nobody ended.
+  begin({9, 0}, [=](void*) { return true; });
+  begin({9, 0}, [=](void*) { return true; });
+  std::thread([&] { EXPECT_THROW(begin({9, 0}, [=](void*) { return true; }), std::exception); }).join();
+  end({9, 0});
+  release({9, 0});
+  EXPECT_EQ(pools().size(), 0U);
+}
+
+TEST_F(TorchAdapter, MemoryUsedOnAnotherStreamWaitsForIt) {
+  const auto one = library().stream(1), two = library().stream(2);
+  for (int i = 0; i < 50; ++i) {
+    void* const ptr = alloc(1 << 20, one);
+    const auto at = reinterpret_cast<std::uintptr_t>(ptr);
+    ASSERT_EQ(library().control.launch_fill(one, at, 1 << 20, 3), 0);
+    drivers::cuda::EventHandle event = nullptr;
+    ASSERT_EQ(library().api.event_create(&event, drivers::cuda::kEventDisableTiming), 0);
+    ASSERT_EQ(library().api.event_record(event, one), 0);
+    ASSERT_EQ(library().api.stream_wait(two, event, 0), 0);
+    ASSERT_EQ(library().control.launch_check(two, at, 1 << 20, 3), 0);
+    adapter_->get<decltype(cistern_torch_record_stream)>("cistern_torch_record_stream")(ptr, two);
+    free(ptr, 1 << 20, one);
+    void* const next = alloc(1 << 20, one);
+    ASSERT_EQ(library().control.launch_fill(one, reinterpret_cast<std::uintptr_t>(next), 1 << 20, 4), 0);
+    free(next, 1 << 20, one);
+    ASSERT_EQ(library().api.event_destroy(event), 0);
+  }
+  library().control.complete_all();
+  EXPECT_EQ(library().control.mismatches(), 0U);
+  EXPECT_EQ(library().violations(), std::vector<std::string>{});
+}
+
+TEST_F(TorchAdapter, AStreamWhoseHandleCameBackIsAnotherStream) {
+  for (int i = 0; i < 20; ++i) {
+    const auto stream = library().make_stream();
+    void* const ptr = alloc(2 << 20, stream);
+    ASSERT_EQ(library().control.launch_fill(stream, reinterpret_cast<std::uintptr_t>(ptr), 2 << 20, 5), 0);
+    free(ptr, 2 << 20, stream);
+    library().destroy_stream(stream);
+  }
+  EXPECT_EQ(library().violations(), std::vector<std::string>{});
+}
+
+TEST_F(TorchAdapter, BaseAllocationIsTheBuffer) {
+  void* const ptr = alloc(1000);
+  std::size_t size = 0;
+  const auto base = adapter_->get<decltype(cistern_torch_base_allocation)>("cistern_torch_base_allocation");
+  EXPECT_EQ(base(ptr, &size), ptr);
+  EXPECT_EQ(size, 1024U);
+  free(ptr, 1000);
+}
+
+}  // namespace
+}  // namespace cistern
