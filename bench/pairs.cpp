@@ -30,7 +30,7 @@ void add_group(Suite& suite, const std::string& group, std::size_t bytes) {
                Allocator& a = allocator(Device::cpu());
                pairs<kTouch>(
                    state, bytes, [&](std::size_t n) { return a.malloc(n); }, [&](Buffer b) { a.free(b); },
-                   [](Buffer b) { return b.ptr(); });
+                   [](const Buffer& b) { return b.ptr(); });
              }});
   for (const ForeignAllocator& f : foreign_allocators()) {
     suite.add({group, f.name, "pair", [bytes, f](benchmark::State& state) {

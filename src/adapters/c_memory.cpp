@@ -61,8 +61,10 @@ void require(const void* pointer, const char* call, const char* name) {
 
 }  // namespace cistern::c
 
+// NOLINTBEGIN(google-build-using-namespace): functions of C stand in no namespace.
 using namespace cistern;
 using namespace cistern::c;
+// NOLINTEND(google-build-using-namespace)
 
 extern "C" {
 

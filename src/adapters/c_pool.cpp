@@ -4,8 +4,10 @@
 
 #include "adapters/c_api.hpp"
 
+// NOLINTBEGIN(google-build-using-namespace): functions of C stand in no namespace.
 using namespace cistern;
 using namespace cistern::c;
+// NOLINTEND(google-build-using-namespace)
 
 namespace {
 

@@ -153,7 +153,7 @@ class DeviceAllocator : public Allocator {
   // The block of a live buffer of this allocator; throws otherwise.
   core::Block* checked(Buffer buffer, const char* call) const;
   [[noreturn]] void throw_misuse(Buffer buffer, const char* call) const;
-  [[noreturn]] void throw_out_of_memory(std::size_t bytes, std::string driver_failure);
+  [[noreturn]] void throw_out_of_memory(std::size_t bytes, const std::string& driver_failure);
   std::string describe(const core::Block* block) const;
 
   enum Option : std::uint8_t { kZeroOnAlloc = 1, kZeroOnReuse = 2, kPoisonOnFree = 4 };

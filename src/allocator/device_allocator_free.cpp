@@ -9,7 +9,6 @@
 namespace cistern::allocation {
 
 using core::Block;
-using core::BlockPool;
 using core::Chain;
 using core::ThreadCache;
 

@@ -291,8 +291,7 @@ Buffer DeviceAllocator::malloc_slow(std::size_t bytes, StreamEntry* entry) {
     }
     // As long as callbacks free something.
     const std::uint64_t before = std::exchange(active, central_.figures().active());
-    if (active >= before || !call_out_of_memory_callbacks(device_, bytes))
-      throw_out_of_memory(bytes, std::move(failure));
+    if (active >= before || !call_out_of_memory_callbacks(device_, bytes)) throw_out_of_memory(bytes, failure);
   }
 }
 

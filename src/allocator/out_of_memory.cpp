@@ -60,7 +60,7 @@ bool call_out_of_memory_callbacks(Device device, std::size_t bytes) {
 void lock_callbacks() { Callbacks::get().mutex.lock(); }
 void unlock_callbacks() { Callbacks::get().mutex.unlock(); }
 
-void DeviceAllocator::throw_out_of_memory(std::size_t bytes, std::string driver_failure) {
+void DeviceAllocator::throw_out_of_memory(std::size_t bytes, const std::string& driver_failure) {
   if (!driver_failure.empty()) {
     throw driver_error("cistern: " + to_string(device_) + ": cannot allocate " + with_unit(bytes) + ": " +
                        driver_failure);

@@ -41,7 +41,8 @@ void ThreadCache::hold(Block* block, Chain& spill) {
   total_ += static_cast<std::int64_t>(block->capacity);
 }
 
-// Whole bins in turn, those of large blocks before those of small ones, the one in use last and only as much as must be.
+// Whole bins in turn, those of large blocks before those of small ones, the one in use last and only as much as must
+// be.
 void ThreadCache::shrink(Chain& spill) {
   const std::uint64_t enough = budget_ / 4 * 3;
   for (std::size_t tries = 0; tries < kExactBins && held() > enough; ++tries) {
