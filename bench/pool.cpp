@@ -75,20 +75,22 @@ void tokens(benchmark::State& state, bool keep, Take take, Reset reset) {
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kBuffers));
 }
 
+void pool_tokens(benchmark::State& state, bool keep) {
+  BufferPool pool(Device::cpu());
+  tokens<TypedBuffer>(
+      state, keep,
+      [&](const Request& r) {
+        return pool.alloc(r.byte_len, DType::f32, {r.rows, r.columns});
+      },
+      [&] { pool.reset(); });
+}
+
 }  // namespace
 
 void add_pool(Suite& suite) {
   for (bool keep : {false, true}) {
     const std::string group = keep ? "pool/kept-to-the-end" : "pool/dropped-as-it-goes";
-    suite.add({group, "cistern", "buffer", [keep](benchmark::State& state) {
-                 BufferPool pool(Device::cpu());
-                 tokens<TypedBuffer>(
-                     state, keep,
-                     [&](const Request& r) {
-                       return pool.alloc(r.byte_len, DType::f32, {r.rows, r.columns});
-                     },
-                     [&] { pool.reset(); });
-               }});
+    suite.add({group, "cistern", "buffer", [keep](benchmark::State& state) { pool_tokens(state, keep); }});
     suite.add({group, "reference-pool", "buffer", [keep](benchmark::State& state) {
                  reference::ReferencePool pool([](std::size_t n) {
                    return std::shared_ptr<void>(std::aligned_alloc(64, std::max<std::size_t>(n, 64)), &std::free);
@@ -118,15 +120,7 @@ void add_pool(Suite& suite) {
                      },
                      [&] { arena.end_cycle(); });
                }});
-    suite.add({group, "cistern-pool", "buffer", [keep](benchmark::State& state) {
-                 BufferPool pool(Device::cpu());
-                 tokens<TypedBuffer>(
-                     state, keep,
-                     [&](const Request& r) {
-                       return pool.alloc(r.byte_len, DType::f32, {r.rows, r.columns});
-                     },
-                     [&] { pool.reset(); });
-               }});
+    suite.add({group, "cistern-pool", "buffer", [keep](benchmark::State& state) { pool_tokens(state, keep); }});
   }
 }
 

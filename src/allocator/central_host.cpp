@@ -131,12 +131,7 @@ void Central::settle_host() {
 
 void Central::drop_host_cache() {
   settle_host();
-  while (Block* block = host_.take_oldest()) {
-    if (!host_.destroy(*block)) {
-      host_.keep(block);
-      break;
-    }
-    pool_.give(block);
+  while (host_.release_oldest() != 0) {
   }
   host_.release_slabs();
   apply_limit();

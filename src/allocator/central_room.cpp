@@ -242,14 +242,9 @@ void Central::release_above(const Lock& lock, std::uint64_t excess_bytes) {
     excess_bytes -= std::min(excess_bytes, before - host_.bytes());
   }
   while (excess_bytes != 0) {
-    Block* block = host_.take_oldest();
-    if (block == nullptr) break;
-    if (!host_.destroy(*block)) {
-      host_.keep(block);
-      break;
-    }
-    excess_bytes -= std::min(excess_bytes, block->capacity);
-    pool_.give(block);
+    const std::uint64_t released = host_.release_oldest();
+    if (released == 0) break;
+    excess_bytes -= std::min(excess_bytes, released);
   }
   apply_limit();
 }

@@ -125,6 +125,7 @@ class DeviceAllocator : public Allocator {
   core::Block* obtain_captured(const Request& request, std::uint64_t pool, const StreamEntry& entry);
   void account_malloc(core::ThreadCache* cache, const core::Block* block, const Request& request);
   Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
+  std::uintptr_t owner_in(core::ThreadCache& cache, const core::Block* block, core::Chain& spill) const;
   void clear_content(core::Block* block);
   void drain_own_inbox(core::ThreadCache& cache);
   core::ThreadCache* own_cache(ThreadRecord* record, const StreamHeap& heap) const;

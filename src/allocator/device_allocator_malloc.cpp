@@ -192,6 +192,13 @@ void DeviceAllocator::clear_content(Block* block) {
   central_.driver().fill(address_of(block), 0, bytes, central_.native_of(block));
 }
 
+// The bin that takes the block back when its thread frees it.
+std::uintptr_t DeviceAllocator::owner_in(ThreadCache& cache, const Block* block, Chain& spill) const {
+  if ((block->flags & core::kBlockSlab) != 0) return cache.owner_of_bin(block->bin);
+  if (block->capacity > central_.config().max_cached) return cache.owner_of_bin(ThreadCache::kNoBin);
+  return reinterpret_cast<std::uintptr_t>(&cache.exact_bin(block->capacity, spill));
+}
+
 // Makes a block live that did not come the short way and is in the figures already.
 Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& request) {
   const std::uint16_t tag = thread_state.tag;
@@ -202,13 +209,7 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
   std::uintptr_t owner = core::central_owner_value();
   Chain spill;
   if (cache != nullptr && tag == 0 && !host && request.bytes != 0) {
-    if ((block->flags & core::kBlockSlab) != 0) {
-      owner = cache->owner_of_bin(block->bin);
-    } else if (block->capacity <= central_.config().max_cached) {
-      owner = reinterpret_cast<std::uintptr_t>(&cache->exact_bin(block->capacity, spill));
-    } else {
-      owner = cache->owner_of_bin(ThreadCache::kNoBin);
-    }
+    owner = owner_in(*cache, block, spill);
   }
   block->owner.store(owner, std::memory_order_relaxed);
   block->tag = tag;
@@ -241,10 +242,7 @@ Buffer DeviceAllocator::malloc_large(std::size_t bytes, StreamHeap& heap) {
     if (block == nullptr) return {};
     if (cache->fetched(static_cast<std::int64_t>(block->capacity))) central_.figures().checkpoint();
   }
-  block->owner.store(block->capacity <= exact_limit_
-                         ? reinterpret_cast<std::uintptr_t>(&cache->exact_bin(block->capacity, spill))
-                         : cache->owner_of_bin(ThreadCache::kNoBin),
-                     std::memory_order_relaxed);
+  block->owner.store(owner_in(*cache, block, spill), std::memory_order_relaxed);
   block->tag = 0;
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
   block->serial.store(serial, std::memory_order_release);

@@ -220,6 +220,18 @@ void HostBuffers::drop(Block* block) {
   }
 }
 
+std::uint64_t HostBuffers::release_oldest() {
+  Block* block = take_oldest();
+  if (block == nullptr) return 0;
+  if (!destroy(*block)) {
+    keep(block);
+    return 0;
+  }
+  const std::uint64_t bytes = block->capacity;
+  pool_.give(block);
+  return bytes;
+}
+
 Block* HostBuffers::take_oldest() {
   if (stuck_ != nullptr) return std::exchange(stuck_, stuck_->next);
   return static_cast<Block*>(free_.take_oldest().buffer);

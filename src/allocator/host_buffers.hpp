@@ -61,8 +61,9 @@ class HostBuffers {
   void rebind(const core::Block& from, core::Block* to);
   // Gives the memory of a whole buffer back to the driver. False when the driver failed; the block is as before.
   bool destroy(core::Block& block);
-  // The whole buffer that is free for longest, taken out; null when there is none.
-  core::Block* take_oldest();
+  // Gives the whole buffer that is free for longest back to the driver; its bytes. 0 when there is none, or the driver
+  // failed.
+  std::uint64_t release_oldest();
   // Slabs without a block in use go back to the driver.
   void release_slabs();
 
@@ -72,7 +73,6 @@ class HostBuffers {
   static bool is_part(const core::Block* block) { return block->bin != kWhole; }
   std::uint64_t bytes() const { return bytes_; }  // In use and free, slabs included.
   std::uint64_t slab_bytes() const { return slab_bytes_; }
-  std::uint64_t cached_bytes() const { return free_.bytes(); }  // In free whole buffers.
   std::uint64_t count() const { return count_; }
   std::uint64_t changes() const { return changes_; }  // Of the count.
 
@@ -96,6 +96,7 @@ class HostBuffers {
   };
   std::size_t kind_of(std::uint64_t bytes) const { return bytes <= kTiny ? kTinyClass : classes_.index(bytes); }
   drivers::Status add(std::size_t kind, std::uint64_t block_bytes, std::uint64_t bytes);
+  core::Block* take_oldest();
   void drop(core::Block* block);
   void link(Slab& slab);
   void unlink(Slab& slab);
