@@ -61,7 +61,8 @@ tests() {  # tests PRESET CTEST_OPTION...: each test counts.
   shift
   printf '\n== %s\n' "$title"
   local prefix=()
-  if [ "$preset" = tsan ]; then prefix=("${fixed[@]}"); fi
+  # A test forks while threads run and goes on in the child.
+  if [ "$preset" = tsan ]; then prefix=(env "TSAN_OPTIONS=die_after_fork=0" "${fixed[@]}"); fi
   "${prefix[@]}" ctest --test-dir "$build/$preset" -j "$jobs" --no-tests=error "$@" > "$log" 2>&1
   summary=$(grep -E 'tests passed, [0-9]+ tests failed out of [0-9]+' "$log")
   if [ -z "$summary" ]; then
@@ -82,7 +83,7 @@ tests() {  # tests PRESET CTEST_OPTION...: each test counts.
 }
 
 format() {
-  find include src tests tools bench examples \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print0 |
+  find include src tests tools bench examples \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' \) -print0 |
     xargs -0 -r clang-format --dry-run -Werror
 }
 
@@ -100,6 +101,7 @@ if [ "$mode" = all ]; then
 fi
 
 section "layers" python3 scripts/check_layers.py
+section "C beside C++" python3 scripts/check_c_api.py
 section "source rules" python3 scripts/check_source.py
 section "links of the documentation" python3 scripts/check_docs.py
 section "examples in the pages" env CXX=g++ python3 scripts/check_readme.py

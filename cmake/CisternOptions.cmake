@@ -32,6 +32,11 @@ if(CISTERN_BENCH AND NOT CISTERN_TRACE)
   message(FATAL_ERROR "CISTERN_BENCH needs CISTERN_TRACE=ON")
 endif()
 
+set(CISTERN_MLX_DIR "" CACHE PATH "Folder with the unpacked wheels mlx and mlx-cpu: builds a comparison with MLX")
+if(CISTERN_MLX_DIR AND NOT CISTERN_TRACE)
+  message(FATAL_ERROR "CISTERN_MLX_DIR needs CISTERN_TRACE=ON")
+endif()
+
 # One thread-pointer load instead of a call for each thread-local access. Turn it off when the library is loaded by
 # dlopen() in a process whose static thread storage is used up, or with musl, which has none to spare.
 option(CISTERN_TLS_INITIAL_EXEC "Compile position-independent code with -ftls-model=initial-exec (ELF only)" ON)

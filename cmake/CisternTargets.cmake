@@ -9,18 +9,20 @@ function(cistern_configure_internal target)
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion)
     # g++ 12 warns of overlapping copies inside its own std::string (bug 105651).
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-      target_compile_options(${target} PRIVATE -Wno-restrict)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
     endif()
     if(CISTERN_WERROR)
       target_compile_options(${target} PRIVATE -Werror)
     endif()
   endif()
   if(CISTERN_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${CISTERN_SANITIZE} -fno-omit-frame-pointer
-                           -fno-sanitize-recover=all)
+    # Tests in C go without: their compiler need not be of the same house as that of C++.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${CISTERN_SANITIZE}>
+                           $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
+                           $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
     # Vendor libraries are called through own declarations, whose opaque types have other names.
     if(CISTERN_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-      target_compile_options(${target} PRIVATE -fno-sanitize=function)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=function>)
     endif()
     target_link_options(${target} PUBLIC -fsanitize=${CISTERN_SANITIZE})
   endif()

@@ -3,7 +3,8 @@
 #   tests/support/*.cpp    code that all test programs share
 #   tests/standin/<name>/  one shared library each, which stands in for a vendor's library and is loaded by name;
 #                          tests find it through CISTERN_STANDIN_DIR
-#   tests/programs/*.cpp   programs of their own (exit, fork, static destructors): a test each, exit status 0 expected
+#   tests/programs/*.cpp   programs of their own (exit, fork, static destructors), and in C (*.c) of the C interface: a
+#                          test each, exit status 0 expected
 # Other .cpp files of a folder belong to that folder's program.
 set(CISTERN_TEST_FOLDERS "" CACHE STRING "Folders of tests/ to build; all when empty")
 find_package(GTest REQUIRED)
@@ -104,12 +105,15 @@ foreach(folder IN LISTS folders)
     endif()
   endif()
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  gtest_discover_tests(${target} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+  gtest_discover_tests(${target} NO_PRETTY_VALUES TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${name} TIMEOUT 900)
 endforeach()
 
 # Programs of their own.
-file(GLOB program_sources CONFIGURE_DEPENDS ${cistern_tests_dir}/programs/*.cpp)
+file(GLOB program_sources CONFIGURE_DEPENDS ${cistern_tests_dir}/programs/*.cpp ${cistern_tests_dir}/programs/*.c)
+if(program_sources MATCHES "\\.c(;|$)")
+  enable_language(C)
+endif()
 foreach(source IN LISTS program_sources)
   get_filename_component(stem ${source} NAME_WE)
   add_executable(cistern_program_${stem} ${source})
@@ -119,7 +123,11 @@ foreach(source IN LISTS program_sources)
   set_tests_properties(program.${stem} PROPERTIES LABELS programs TIMEOUT 300)
 endforeach()
 
-# The Python package, by ctypes alone.
+# The Python package, by ctypes alone, and over modules that stand in for PyTorch and the library.
+if(Python3_FOUND)
+  add_test(NAME python.torch COMMAND ${Python3_EXECUTABLE} ${cistern_tests_dir}/python/torch_test.py)
+  set_tests_properties(python.torch PROPERTIES LABELS python TIMEOUT 120)
+endif()
 if(Python3_FOUND AND TARGET cistern_torch AND TARGET cistern_standin_cuda)
   add_test(NAME python.adapter COMMAND ${Python3_EXECUTABLE} ${cistern_tests_dir}/python/adapter_test.py
            $<TARGET_FILE:cistern_torch> $<TARGET_FILE:cistern_standin_cuda>)

@@ -26,9 +26,9 @@ FOLDERS = {
 PUBLIC = {
     "error": 0, "device": 0, "dtype": 0, "version": 0,
     "stream": 1, "buffer": 1, "allocator": 1, "memory": 1, "buffer_cache": 1, "interop": 1, "capture": 1,
-    "typed_buffer": 2, "buffer_pool": 2, "plan": 2, "planned_arena": 2, "planned_buffer": 2,
+    "shape": 2, "typed_buffer": 2, "buffer_pool": 2, "plan": 2, "planned_arena": 2, "planned_buffer": 2,
     "trace": 3,
-    "c": 4, "pmr": 4, "dlpack": 4, "torch": 4,
+    "c": 4, "c_arena": 4, "c_plan": 4, "c_trace": 4, "pmr": 4, "dlpack": 4, "torch": 4,
 }
 RANK_NAMES = ["core and drivers", "allocator", "pool and plan", "trace and report", "tools, bench, python and adapters"]
 # core and drivers share a rank, but neither knows the other.

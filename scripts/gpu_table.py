@@ -3,12 +3,14 @@
 
 usage: gpu_table.py FIGURES... [--native native.json]
 
-FIGURES are files with one JSON object a line ("part", "case", "figure", "value"), as the round's programs print them.
+FIGURES are files with one JSON object a line ("part", "case", "figure", "value"), as the round's programs print them;
+of a figure that was measured more than once the median counts.
 The exit status is 0 also where a bar is missed: the table says so.
 """
 import argparse
 import json
 import math
+import statistics
 import sys
 
 
@@ -19,7 +21,12 @@ def read(paths: list[str]) -> dict:
             for line in file:
                 if line.startswith("{"):
                     entry = json.loads(line)
-                    figures.setdefault(entry["part"], {}).setdefault(entry["case"], {})[entry["figure"]] = entry["value"]
+                    case = figures.setdefault(entry["part"], {}).setdefault(entry["case"], {})
+                    case.setdefault(entry["figure"], []).append(entry["value"])
+    for part in figures.values():
+        for case in part.values():
+            for figure, values in case.items():
+                case[figure] = statistics.median(values)
     return figures
 
 

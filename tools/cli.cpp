@@ -50,7 +50,9 @@ int run(int argc, const char* const* argv) {
     if (app.get_subcommands().empty() && !rest.empty()) {
       complain(fmt::format("\"{}\" is not a subcommand; expected replay, plan, bench, convert or info", rest.front()));
     } else {
-      app.exit(error);
+      const std::vector<CLI::App*> chosen = app.get_subcommands();
+      const std::string command = chosen.empty() ? "" : " " + chosen.front()->get_name();
+      complain(fmt::format("{}\nRun \"cistern{} --help\" for more.", error.what(), command));
     }
     return kBadInput;
   } catch (const UsageError& error) {

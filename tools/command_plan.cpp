@@ -6,11 +6,13 @@
 #include <cctype>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "cistern/error.hpp"
 #include "cistern/plan.hpp"
@@ -18,6 +20,7 @@
 #include "cli.hpp"
 #include "report/text.hpp"
 #include "terminal.hpp"
+#include "trace/source.hpp"
 #include "write_file.hpp"
 
 namespace cistern::tools {
@@ -28,6 +31,8 @@ using report::format_bytes;
 using report::format_count;
 
 constexpr double kDefaultSeconds = 10;
+constexpr std::size_t kHeader = 1024;                         // Bytes in which a header is looked for.
+constexpr std::uint64_t kMostBytes = std::uint64_t{8} << 30;  // Of a problem as text: 200 million buffers.
 
 struct Arguments {
   std::string capacity, output, svg;
@@ -38,24 +43,31 @@ struct Arguments {
   bool json = false;
 };
 
-// A trace is told from a problem by its first line: a trace's csv starts with the column "event"; whatever is
-// compressed or binary is a trace. A file that cannot be read is left to the reader of problems, which says why.
-bool is_trace(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string line(256, '\0');
-  in.read(line.data(), static_cast<std::streamsize>(line.size()));
-  line.resize(static_cast<std::size_t>(in.gcount()));
-  if (line.empty()) return false;
-  const auto first = static_cast<unsigned char>(line[0]);
-  if (first == 0x1F || first == 0x80 || first == 'P') return true;  // gzip, pickle, zip.
-  std::transform(line.begin(), line.end(), line.begin(),
+// A trace is told from a problem by its first line, also inside gzip: a trace's csv has a column "event" or "action".
+// What is binary is a trace.
+bool is_trace(std::string_view begin) {
+  const auto first = static_cast<unsigned char>(begin.front());
+  if (first == 0x80 || first == 'P') return true;  // Pickle, zip.
+  std::string header(begin.substr(0, begin.find_first_of("\r\n")));
+  std::transform(header.begin(), header.end(), header.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const std::string header = line.substr(0, line.find_first_of("\r\n"));
   return header.find("event") != std::string::npos || header.find("action") != std::string::npos;
 }
 
+// What cannot be read is left to the reader of problems, which says why. Opens nothing: a pipe is read once.
+bool has_content(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status) || fs::is_directory(status)) return false;
+  return !fs::is_regular_file(status) || (fs::file_size(path, error) != 0 && std::ifstream(path).good());
+}
+
 PlanProblem read_problem(const std::string& path) {
-  if (!is_trace(path)) return read_plan_csv(path);
+  if (!has_content(path)) return read_plan_csv(path);
+  trace::ByteSource source(path);
+  const std::string_view begin = source.peek(kHeader);
+  if (begin.empty() || !is_trace(begin)) return parse_plan_csv(trace::read_all(source, kMostBytes), path);
   const Trace trace = read_trace(path);
   std::vector<PlanTraceEvent> events;
   events.reserve(trace.events.size());
@@ -106,8 +118,12 @@ class PlanCommand {
     if (arguments.inputs.size() > 1 && !(arguments.output.empty() && arguments.svg.empty())) {
       throw UsageError("--output and --svg: there are several inputs; expected one");
     }
-    if (!arguments.output.empty()) check_writable(arguments.output);
-    if (!arguments.svg.empty()) check_writable(arguments.svg);
+    for (const std::string& path : {arguments.output, arguments.svg}) {
+      if (path.empty()) continue;
+      check_writable(path);
+      check_no_input(path, arguments.inputs);
+    }
+    if (!arguments.output.empty()) check_no_input(arguments.output, {arguments.svg});
     if (!arguments.capacity.empty()) {
       capacity_ = static_cast<std::int64_t>(parse_bytes(arguments.capacity, "--capacity"));
     }

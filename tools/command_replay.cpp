@@ -84,7 +84,10 @@ class ReplayCommand {
     for (const Policy policy : policies_) {
       if (const std::string why = trace::unavailable(policy, options_.device); !why.empty()) throw UsageError(why);
     }
-    if (!arguments.report.empty()) check_writable(arguments.report);
+    if (!arguments.report.empty()) {
+      check_writable(arguments.report);
+      check_no_input(arguments.report, arguments.traces);
+    }
   }
 
   int run() {

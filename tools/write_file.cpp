@@ -43,6 +43,16 @@ void check_writable(const std::string& path) {
   fs::remove(part, error);
 }
 
+void check_no_input(const std::string& path, const std::vector<std::string>& inputs) {
+  if (special(path)) return;
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    if (path == input || fs::equivalent(path, input, error)) {
+      throw UsageError(fmt::format("{}: is an input, which would be lost; expected another file to write", path));
+    }
+  }
+}
+
 void write_file(const std::string& path, std::string_view content) {
   const bool in_place = special(path);
   const std::string target = in_place ? path : temporary(path);

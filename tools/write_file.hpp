@@ -3,12 +3,16 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cistern::tools {
 
 // Throws UsageError, naming the file, when it could not be written: the folder is missing, it is a folder itself, no
 // permission. Leaves nothing behind. For telling so before long work.
 void check_writable(const std::string& path);
+
+// Throws UsageError when writing `path` would replace one of the files, under whatever name.
+void check_no_input(const std::string& path, const std::vector<std::string>& inputs);
 
 // Writes beside the file, then takes its place. Throws UsageError naming the file.
 void write_file(const std::string& path, std::string_view content);

@@ -63,10 +63,13 @@ void fill() {
         report("fill", "device", "kept_share", 1 - static_cast<double>(free_now) / static_cast<double>(free_at_start));
         a->free(largest);
         break;
-      } catch (const out_of_memory&) {
-        continue;
+      } catch (const out_of_memory& e) {
+        std::fprintf(stderr, "fill: after %.2f s: %s\n", static_cast<double>(now_ns() - start) * 1e-9, e.what());
       }
     }
+    const Stats stats = a->stats();
+    std::fprintf(stderr, "fill: %zu handles, %zu moved, %zu split\n", stats.handles, stats.handles_moved,
+                 stats.handles_split);
     for (const Buffer& b : kept) a->free(b);
     double faults = 0;
     for (const std::string& message : a->check_invariants()) {

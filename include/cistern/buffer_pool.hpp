@@ -8,10 +8,14 @@
 // dropped by any thread at any time, also while the pool works, is cleared or is destroyed.
 //
 //   a buffer is   which means                                        becomes
+//
 //   free          in its bucket, no handle exists                    handed out (alloc), gone (trim, clear)
-//   handed out    given since the last reset, handles may be gone    free (release, reset), escaped (reset with
-//   handles) escaped       reset() or release() found handles                 free (last handle dropped) registered
-//   brought by register_existing(), never recycled     gone (clear, and the last handle dropped)
+//
+//   handed out    given since the last reset                         free (release, reset without handles), escaped
+//
+//   escaped       reset() or release() found handles                 free (last handle dropped)
+//
+//   registered    brought by register_existing(), never recycled     gone (clear, and the last handle dropped)
 //
 // The pool looks for escaped buffers that came free at reset() and when nothing else is free, a bounded number at a
 // time, and for all of them when it is asked for counts. A handle keeps its memory in every case, also after clear()

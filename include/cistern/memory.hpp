@@ -94,7 +94,8 @@ struct MemoryRange {
 struct MemorySegment {
   std::uintptr_t address = 0;
   std::size_t bytes = 0;
-  void* stream = nullptr;          ///< The stream in whose order its free memory is.
+  /// Of a capture pool: the stream in whose order its free memory is. Else null: streams share it.
+  void* stream = nullptr;
   std::uint64_t capture_pool = 0;  ///< Id of the CapturePool that it belongs to; 0 for ordinary memory.
   std::vector<MemoryRange> ranges;
 };

@@ -112,7 +112,8 @@ std::int64_t plan_lower_bound(const PlanProblem& problem);
 /// `upper` (or `end`, which is inclusive), `size`, and optionally `alignment`, `hint`, `offset` (fixed; may be empty)
 /// and `gaps`: a list, separated by spaces, of `lower-upper` (nothing is used), `lower-upper@from:to` (only these bytes
 /// are used) or `lower-upper!from:to` (these bytes are not used). Fields may be quoted as in RFC 4180. Other columns
-/// are refused. Throws `cistern::invalid_argument`: "file:line: what was expected".
+/// are refused. A header without buffers is a problem, whose plan is empty and optimal. Throws
+/// `cistern::invalid_argument`: "file:line: what was expected".
 PlanProblem read_plan_csv(const std::string& path);
 
 /// The same from text in memory; `name` stands for the file in messages.
@@ -124,13 +125,14 @@ void write_plan_csv(const std::string& path, const PlanProblem& problem, const s
 void write_plan_csv(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets);
 
 struct PlanSvgOptions {
-  int width = 1600;   ///< pixels
-  int height = 900;   ///< pixels
+  int width = 1600;   ///< pixels, 100 to 20,000
+  int height = 900;   ///< pixels, 100 to 20,000
   std::string title;  ///< above the drawing; empty: buffers and peak
 };
 
 /// Draws a plan: time to the right, offset upwards, one rectangle a buffer. Buffers too small to be seen are drawn as a
-/// grid of shades, so that the file stays small at any number of buffers.
+/// grid of shades, so that the file stays small at any number of buffers. Throws `cistern::invalid_argument` for a plan
+/// that is not valid, sides out of range (then no file is touched) and a file that cannot be written.
 void write_plan_svg(const std::string& path, const PlanProblem& problem, const std::vector<std::int64_t>& offsets,
                     const PlanSvgOptions& options = {});
 void write_plan_svg(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets,

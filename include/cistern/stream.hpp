@@ -25,7 +25,7 @@ class Stream {
   void* native() const noexcept { return native_; }
   /// Unique in the life of the process; never reused.
   std::uint64_t id() const noexcept { return id_; }
-  /// Index of the heap that serves this stream (internal).
+  /// Where the device keeps this stream (internal).
   std::uint32_t slot() const noexcept { return slot_; }
 
   friend bool operator==(const Stream& a, const Stream& b) noexcept { return a.id_ == b.id_; }

@@ -27,8 +27,13 @@ void cistern_torch_memory_fraction(double fraction, int device);
 void* cistern_torch_base_allocation(void* ptr, size_t* size);
 void cistern_torch_record_stream(void* ptr, void* stream);
 
-/* Ends and gives up the pools that the calling thread opened on the device and never closed: a capture that failed.
- * Returns their number. */
+/* Each begin of a pool has a number, unique in the life of the process. That of the calling thread's newest begin,
+ * whether or not it was ended; 0 when there was none. Since 1.2. */
+uint64_t cistern_torch_newest_begin(void);
+/* Ends and gives up the pool that was opened by the begin of this number, if that was not ended: a capture that failed.
+ * Other pools stay as they are. Returns 1 when there was something to give up, else 0. Since 1.2. */
+int cistern_torch_abort_begin(uint64_t number);
+/* The same for all pools that the calling thread opened on the device and never closed. Returns their number. */
 int cistern_torch_abort_pools(int device);
 
 /* Called when memory is out; throws what the framework expects. `text` is the whole message. Null ends it. */
@@ -56,7 +61,8 @@ cistern_status cistern_torch_reset_peaks(int device);
 /* The sums of `allocated` and the count of failures start again. */
 cistern_status cistern_torch_reset_accumulated(int device);
 
-/* --- History: what was allocated and freed, the newest `capacity` events of all devices together. 0 ends it. */
+/* --- History: what was allocated and freed, the newest `capacity` events of all devices together. Another capacity
+ * keeps the newest of those recorded before, unless `clear` is not 0. Capacity 0 ends the history and forgets it. */
 cistern_status cistern_torch_record_history(size_t capacity, int clear);
 
 /* --- Snapshot: a picture of the devices' memory that stays as it is until it is dropped. */

@@ -130,7 +130,8 @@ class TraceRecorder {
   std::uint64_t missed() const noexcept;
   /// Hands what was recorded so far to the operating system. Throws TraceError if any write failed.
   void flush();
-  /// Writes what is left and closes the file; later events are ignored. Throws TraceError if any write failed.
+  /// Writes what is left and closes the file; later events are ignored. Throws TraceError if an event was refused or a
+  /// write failed; the events before it are in the file. A second call does nothing.
   void close();
 
  private:

@@ -95,5 +95,6 @@ def save(path="snapshot.pickle", protocol=4):
 
 
 def record(capacity=100_000, clear=True):
-    """Keeps the newest `capacity` events for the snapshot's timeline; 0 ends it."""
+    """Keeps the newest `capacity` events for the snapshot's timeline; 0 ends it and forgets them. Events recorded before
+    stay, as many as fit, unless `clear`."""
     _library.check(_library.load().cistern_torch_record_history(capacity, 1 if clear else 0))

@@ -13,6 +13,7 @@ To use Cistern beside PyTorch's own allocator: `with torch.cuda.use_mem_pool(cis
 """
 
 import ctypes
+import functools
 import os
 
 import torch
@@ -141,21 +142,43 @@ def _patch():
     }.items():
         if hasattr(torch._C, name):
             setattr(torch._C, name, function)
-    # A capture that fails leaves its pool open: PyTorch says so to nobody.
-    for name in ("capture_begin", "capture_end"):
-        setattr(torch.cuda.CUDAGraph, name, _closing(getattr(torch.cuda.CUDAGraph, name)))
+    graph = torch.cuda.CUDAGraph
+    graph.capture_begin, graph.capture_end = _watched_begin(graph.capture_begin), _watched_end(graph.capture_end)
 
 
-def _closing(method):
-    def guarded(self, *arguments, **named):
+# A capture that fails leaves its pool open: PyTorch says so to nobody. It is given up here, and it alone: the thread may
+# have other pools open (torch.cuda.use_mem_pool, captures on other devices).
+
+
+def _watched_begin(method):
+    @functools.wraps(method)
+    def capture_begin(self, *arguments, **named):
+        library = _library.load()
+        before = library.cistern_torch_newest_begin()
+        try:
+            result = method(self, *arguments, **named)
+        except BaseException:
+            if library.cistern_torch_newest_begin() != before:
+                library.cistern_torch_abort_begin(library.cistern_torch_newest_begin())
+            raise
+        self._cistern_begin = library.cistern_torch_newest_begin()
+        return result
+
+    return capture_begin
+
+
+def _watched_end(method):
+    @functools.wraps(method)
+    def capture_end(self, *arguments, **named):
+        begin = self.__dict__.pop("_cistern_begin", 0)
         try:
             return method(self, *arguments, **named)
         except BaseException:
-            _library.load().cistern_torch_abort_pools(torch.cuda.current_device())
+            if begin:
+                _library.load().cistern_torch_abort_begin(begin)
             raise
 
-    guarded.__name__, guarded.__doc__ = method.__name__, method.__doc__
-    return guarded
+    return capture_end
 
 
 # --- Out of memory as PyTorch's own exception --------------------------------------------------------------------------

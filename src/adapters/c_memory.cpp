@@ -12,6 +12,8 @@ namespace cistern::c {
 namespace {
 
 thread_local std::string last_error;
+thread_local std::size_t last_requested = 0;
+thread_local std::size_t last_limit = 0;
 thread_local std::vector<std::unique_ptr<ScopedTag>> tags;
 
 void set_limit(std::size_t (*set)(std::size_t, Device), cistern_device device, std::size_t bytes,
@@ -45,6 +47,12 @@ void give_stats(const Stats& s, cistern_stats* out) {
                  out);
 }
 
+uint32_t options_to_c(MemoryOptions options) {
+  return (options.zero_on_alloc ? uint32_t{CISTERN_ZERO_ON_ALLOC} : 0U) |
+         (options.zero_on_reuse ? uint32_t{CISTERN_ZERO_ON_REUSE} : 0U) |
+         (options.poison_on_free ? uint32_t{CISTERN_POISON_ON_FREE} : 0U);
+}
+
 }  // namespace
 
 void set_last_error(const char* text) noexcept {
@@ -53,6 +61,11 @@ void set_last_error(const char* text) noexcept {
   } catch (...) {
     last_error.clear();
   }
+}
+
+void set_last_out_of_memory(std::size_t requested, std::size_t limit) noexcept {
+  last_requested = requested;
+  last_limit = limit;
 }
 
 void require(const void* pointer, const char* call, const char* name) {
@@ -71,6 +84,11 @@ extern "C" {
 uint32_t cistern_c_version(void) { return CISTERN_C_VERSION_MAJOR << 16 | CISTERN_C_VERSION_MINOR; }
 const char* cistern_version_string(void) { return kVersion; }
 const char* cistern_last_error(void) { return last_error.c_str(); }
+
+void cistern_last_out_of_memory(uint64_t* requested, uint64_t* limit) {
+  if (requested != nullptr) *requested = last_requested;
+  if (limit != nullptr) *limit = last_limit;
+}
 
 int cistern_device_available(cistern_device device) {
   int available = 0;
@@ -97,6 +115,12 @@ cistern_status cistern_parse_device(const char* text, cistern_device* out) {
   });
 }
 
+size_t cistern_device_text(cistern_device device, char* text, size_t capacity) {
+  std::string name;
+  guarded([&] { name = to_string(from_c(device)); });
+  return write_text(name, text, capacity);
+}
+
 cistern_status cistern_stream_open(cistern_device device, void* native, cistern_stream** out) {
   return guarded([&] {
     require(out, "cistern_stream_open", "out");
@@ -107,6 +131,12 @@ cistern_status cistern_stream_open(cistern_device device, void* native, cistern_
 void cistern_stream_close(cistern_stream* stream) { delete stream; }
 
 uint64_t cistern_stream_id(const cistern_stream* stream) { return stream != nullptr ? stream->value.id() : 0; }
+void* cistern_stream_native(const cistern_stream* stream) {
+  return stream != nullptr ? stream->value.native() : nullptr;
+}
+cistern_device cistern_stream_device(const cistern_stream* stream) {
+  return stream != nullptr ? to_c(stream->value.device()) : cistern_device{};
+}
 
 cistern_status cistern_stream_destroyed(const cistern_stream* stream) {
   return guarded([&] {
@@ -261,11 +291,14 @@ cistern_status cistern_set_memory_options(cistern_device device, uint32_t option
                                                      .zero_on_reuse = (options & CISTERN_ZERO_ON_REUSE) != 0,
                                                      .poison_on_free = (options & CISTERN_POISON_ON_FREE) != 0},
                                                     from_c(device));
-    if (previous != nullptr) {
-      *previous = (before.zero_on_alloc ? uint32_t{CISTERN_ZERO_ON_ALLOC} : 0U) |
-                  (before.zero_on_reuse ? uint32_t{CISTERN_ZERO_ON_REUSE} : 0U) |
-                  (before.poison_on_free ? uint32_t{CISTERN_POISON_ON_FREE} : 0U);
-    }
+    if (previous != nullptr) *previous = options_to_c(before);
+  });
+}
+
+cistern_status cistern_get_memory_options(cistern_device device, uint32_t* out) {
+  return guarded([&] {
+    require(out, "cistern_get_memory_options", "out");
+    *out = options_to_c(get_memory_options(from_c(device)));
   });
 }
 
@@ -307,6 +340,13 @@ cistern_status cistern_get_tag(cistern_device device, const char* name, uint64_t
       throw invalid_argument("cistern_get_tag: no buffer was allocated under \"" + std::string(name) + "\"");
     if (active != nullptr) *active = found->active;
     if (peak != nullptr) *peak = found->peak;
+  });
+}
+
+cistern_status cistern_visit_tags(cistern_device device, cistern_tag_visitor visitor, void* context) {
+  return guarded([&] {
+    if (visitor == nullptr) throw invalid_argument("cistern_visit_tags: visitor is null");
+    for (const TagStats& tag : tag_stats(from_c(device))) visitor(tag.name.c_str(), tag.active, tag.peak, context);
   });
 }
 

@@ -88,11 +88,11 @@ std::map<BlockObjects::Place, BlockObjects::Entry>::iterator BlockObjects::erase
 
 void BlockObjects::prune_sizes() {
   std::map<Size, bool> needed;
-  for (const auto& [place, entry] : entries_) needed.emplace(Size{entry.heap, place.second}, true);
+  for (const auto& [place, entry] : entries_) needed.emplace(Size{entry.range, place.second}, true);
   std::erase_if(sizes_, [&](const auto& size) { return !needed.contains(size.first); });
 }
 
-void* BlockObjects::acquire(std::uint32_t heap, std::uint64_t offset, const drivers::Segment& segment,
+void* BlockObjects::acquire(std::uint32_t range, std::uint64_t offset, const drivers::Segment& segment,
                             std::uint64_t inside, std::uint64_t bytes) {
   const Place place{segment.base + inside, bytes};
   if (const auto known = entries_.find(place); known != entries_.end()) {
@@ -103,12 +103,12 @@ void* BlockObjects::acquire(std::uint32_t heap, std::uint64_t offset, const driv
   void* const object = make(segment, inside, bytes);
   if (object == nullptr) return nullptr;
   try {
-    sizes_.try_emplace({heap, bytes}, nullptr);
+    sizes_.try_emplace({range, bytes}, nullptr);
     const auto added = entries_.emplace(place, Entry{}).first;
     added->second.object = object;
     added->second.place = &added->first;
     added->second.offset = offset;
-    added->second.heap = heap;
+    added->second.range = range;
   } catch (const std::bad_alloc&) {
     driver_.destroy_object(object);
     return nullptr;
@@ -167,22 +167,6 @@ void BlockObjects::settle() {
 void BlockObjects::drop_idle() {
   retire_idle(0);
   settle();
-}
-
-bool BlockObjects::rebase(std::uint64_t address, std::uint64_t bytes, std::uint32_t heap, std::uint64_t offset) {
-  const auto first = entries_.lower_bound({address, 0}), last = entries_.lower_bound({address + bytes, 0});
-  try {
-    for (auto entry = first; entry != last; ++entry) sizes_.try_emplace({heap, entry->first.second}, nullptr);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  for (auto entry = first; entry != last; ++entry) {
-    unlink(entry->second);
-    entry->second.heap = heap;
-    entry->second.offset = offset + (entry->first.first - address);
-    link(entry->second);
-  }
-  return true;
 }
 
 void BlockObjects::forget(std::uint64_t address, std::uint64_t bytes) {

@@ -47,10 +47,10 @@ class BlockObjects {
   // Where idle objects of [least, most] bytes stand: visit(offset, bytes) for some of them, small ones first, of one
   // size the last freed first, until it says that it has seen enough.
   template <class Visit>
-  void find_idle(std::uint32_t heap, std::uint64_t least, std::uint64_t most, Visit visit) {
+  void find_idle(std::uint32_t range, std::uint64_t least, std::uint64_t most, Visit visit) {
     int left = kTries;
-    for (auto size = sizes_.lower_bound({heap, least});
-         size != sizes_.end() && size->first.first == heap && size->first.second <= most && left > 0; ++size) {
+    for (auto size = sizes_.lower_bound({range, least});
+         size != sizes_.end() && size->first.first == range && size->first.second <= most && left > 0; ++size) {
       for (Entry* entry = size->second; entry != nullptr && left-- > 0;) {
         Entry& seen = *entry;
         entry = entry->same_next;
@@ -64,7 +64,7 @@ class BlockObjects {
   void freed(const core::HeapNode* node);
   // An object over [inside, inside + bytes) of the segment, live; `offset` is the place in its heap of pages. Null when
   // the driver makes none, even after idle ones were dropped.
-  void* acquire(std::uint32_t heap, std::uint64_t offset, const drivers::Segment& segment, std::uint64_t inside,
+  void* acquire(std::uint32_t range, std::uint64_t offset, const drivers::Segment& segment, std::uint64_t inside,
                 std::uint64_t bytes);
   // pre: live.
   void release(std::uint64_t address, std::uint64_t bytes);
@@ -73,9 +73,6 @@ class BlockObjects {
   void settle();
   // Drops all idle objects; those whose work is not done go later.
   void drop_idle();
-  // The range became that of another heap, where it starts at `offset`. False when the host has no memory for the
-  // books; nothing has changed then. pre: no object over it is live.
-  bool rebase(std::uint64_t address, std::uint64_t bytes, std::uint32_t heap, std::uint64_t offset);
   // Destroys all objects over the range at once. pre: no work can touch it, none of them is live.
   void forget(std::uint64_t address, std::uint64_t bytes);
 
@@ -88,12 +85,12 @@ class BlockObjects {
   static constexpr int kTries = 48;  // Looks of one search: they cost less than a call to Metal.
   static constexpr std::size_t kSpareSizes = 1024;
   using Place = std::pair<std::uint64_t, std::uint64_t>;  // Address, bytes.
-  using Size = std::pair<std::uint32_t, std::uint64_t>;   // Heap, bytes.
+  using Size = std::pair<std::uint32_t, std::uint64_t>;   // Range of addresses, bytes.
   struct Entry {
     void* object = nullptr;
     const Place* place = nullptr;  // The key of this entry.
     std::uint64_t offset = 0;
-    std::uint32_t heap = 0;
+    std::uint32_t range = 0;
     bool idle = false;
     Entry* older = nullptr;  // Idle ones only.
     Entry* newer = nullptr;
@@ -113,7 +110,7 @@ class BlockObjects {
   void unlink(Entry& entry);
   // The list of its size, or of those that wait for the same node.
   Entry*& list_of(const Entry& entry) {
-    return entry.waits_for != nullptr ? waiting_.at(entry.waits_for) : sizes_.at({entry.heap, entry.place->second});
+    return entry.waits_for != nullptr ? waiting_.at(entry.waits_for) : sizes_.at({entry.range, entry.place->second});
   }
   void link_in_list(Entry& entry);
   void unlink_from_list(Entry& entry);

@@ -52,10 +52,6 @@ void Captures::close(Pool& pool) {
   open_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-bool Captures::any_released() const {
-  return std::any_of(pools_.begin(), pools_.end(), [](const auto& pool) { return pool->released; });
-}
-
 std::uint64_t Captures::pool_of(const StreamHeap& heap) const {
   for (const auto& pool : pools_) {
     for (const auto& [stream, owned] : pool->heaps) {

@@ -55,7 +55,6 @@ class Captures {
       return pool->released;
     });
   }
-  bool any_released() const;
   // The pool that a heap belongs to; 0 for ordinary heaps.
   std::uint64_t pool_of(const StreamHeap& heap) const;
 

@@ -23,22 +23,22 @@ FrontConfig resolved(FrontConfig config, const drivers::Capabilities& capabiliti
   return config;
 }
 
-Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type,
-                 bool primary)
+Central::Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, Device device, bool primary)
     : driver_(std::move(driver)),
       capabilities_(driver_->capabilities()),
       config_(resolved(config, capabilities_)),
       named_(capabilities_.block_objects || capabilities_.segment_objects),
       front_(front),
+      device_(device),
       classes_(capabilities_.alignment),
       pool_(front, named_ || !capabilities_.host_accessible),
       work_(*driver_, streams_),
       objects_(*driver_, work_, config.idle_objects),
       host_(*driver_, classes_, pool_),
       ordered_(*driver_),
-      limits_(default_memory_limit(type, capabilities_)) {
+      limits_(default_memory_limit(device.type, capabilities_)) {
   // The default stream has entry 0, without a call to the driver: its native handle is null everywhere.
-  StreamHeap& heap = new_heap(primary);
+  StreamHeap& heap = new_heap(nullptr, primary);
   streams_.add(UINT64_MAX, nullptr, &heap, heap.number);
 }
 
@@ -46,12 +46,12 @@ Central::~Central() {
   for (const auto& heap : heaps_) {
     forget_heap(heap->number);
     give_heap_number(heap->number);
-    if (heap->pages != nullptr) heap->pages->hold(false);
+    if (heap->range.pages != nullptr) heap->range.pages->hold(false);
   }
   for (int open = captures_.open(); open > 0; --open) driver_->end_capture();
   // Before the wait, so that no work is submitted after it.
   settle_host();
-  work_.wait_for_all();
+  wait_for_all();
   settle_host();
   drop_host_cache();
   pool_.for_each([&](Block* block) {
@@ -72,13 +72,12 @@ Central::~Central() {
   });
   for (const auto& heap : heaps_) {
     heap->slabs.for_each([](const core::Slab& slab) { slab.node->heap->free(slab.node); });
-    if (heap->pages != nullptr) heap->pages->collect();
   }
   if (group_ != nullptr) group_->trim(0, true);
   group_.reset();
   work_.retry_leftovers();
-  for (const auto& heap : heaps_) {
-    if (heap->range != 0 && capabilities_.virtual_memory) driver_->unreserve(heap->base, heap->range);
+  for (const auto& range : ranges_) {
+    if (range->bytes != 0) driver_->unreserve(range->backing.base(), range->bytes);
   }
   while (caches_ != nullptr) {
     core::ThreadCache* cache = caches_;
@@ -89,13 +88,23 @@ Central::~Central() {
 
 // --- Streams --------------------------------------------------------------------------------------------------------
 
-StreamHeap& Central::new_heap(bool primary) {
-  const auto index = static_cast<std::uint32_t>(heaps_.size());
+StreamHeap& Central::new_heap(AddressRange* range, bool primary) {
+  if (heaps_.size() >= UINT16_MAX) throw cistern::invalid_argument("cistern: too many streams and capture pools");
+  const auto index = static_cast<core::StreamIndex>(heaps_.size());
   heaps_.reserve(heaps_.size() + 1);
   spare_heaps_.reserve(heaps_.size() + 1);
+  spare_capture_heaps_.reserve(heaps_.size() + 1);
+  left_capture_heaps_.reserve(heaps_.size() + 1);
+  if (range == nullptr) {
+    const auto number = static_cast<std::uint32_t>(ranges_.size());
+    ranges_.push_back(std::make_unique<AddressRange>(*driver_, work_, objects_, number));
+    range = ranges_.back().get();
+  }
   const std::uint32_t number = primary ? kPrimaryHeap : take_heap_number();
   try {
-    heaps_.push_back(std::make_unique<StreamHeap>(*driver_, work_, ledger_, objects_, classes_, pool_, index, number));
+    auto heap = std::make_unique<StreamHeap>(classes_, pool_, index, number, *range);
+    work_.add_stream(heap->native);
+    heaps_.push_back(std::move(heap));
   } catch (const std::bad_alloc&) {
     give_heap_number(number);
     throw;
@@ -114,10 +123,9 @@ StreamEntry& Central::stream(const Lock& lock, void* native) {
   if (capabilities_.asynchronous) {
     // A spare heap's memory is in the order of another stream, most often the default one. When the new stream cannot
     // be ordered after that, it gets a new heap.
-    const bool ordered =
-        !spare_heaps_.empty() && (work_.order(spare_heaps_.back()->native, native) || work_.wait_for_all());
+    const bool ordered = !spare_heaps_.empty() && (work_.order(spare_heaps_.back()->native, native) || wait_for_all());
     if (!ordered) {
-      StreamHeap& fresh = new_heap();  // May move the vector.
+      StreamHeap& fresh = new_heap(ranges_.front().get());  // May move the vector.
       spare_heaps_.insert(spare_heaps_.begin(), &fresh);
     }
     auto chosen = ordered ? spare_heaps_.end() - 1 : spare_heaps_.begin();
@@ -125,7 +133,10 @@ StreamEntry& Central::stream(const Lock& lock, void* native) {
     StreamEntry* entry = streams_.add(id, native, heap, shown_number(*heap));
     if (entry != nullptr) {
       spare_heaps_.erase(chosen);
-      ledger_.forget(heap->index);
+      if (group_ != nullptr) {
+        group_->replace_stream(heap->index);
+        if (ordered && heap->native == nullptr) group_->come_after(heap->index, heaps_.front()->index);
+      }
       heap->native = native;
       return *entry;
     }
@@ -141,7 +152,7 @@ void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
   drain(lock);
   flush_recent(lock, *entry.heap);
   // From here on the default stream stands for it: its work comes after all of the old stream's.
-  if (!work_.order(entry.native, nullptr) && !work_.wait_for_all()) {
+  if (!work_.order(entry.native, nullptr) && !wait_for_all()) {
     throw driver_error("cistern: stream_destroyed: the device cannot be waited for: " + driver_->error_text());
   }
   retire(entry);
@@ -154,7 +165,7 @@ void Central::retire_owner_of(const Lock& lock, void* native) {
     if (entry.slot != 0 && entry.native == native) gone = &entry;
   });
   if (gone == nullptr) return;
-  if (!work_.wait_for_all()) {
+  if (!wait_for_all()) {
     throw driver_error("cistern: the handle of a destroyed stream came back, and the device cannot be waited for: " +
                        driver_->error_text());
   }
@@ -171,7 +182,7 @@ void Central::retire(StreamEntry& entry) {
     for (const auto& heap : heaps_) {
       if (heap->native != entry.native) continue;
       heap->native = nullptr;
-      ledger_.forget(heap->index);
+      if (group_ != nullptr) group_->replace_stream(heap->index);
     }
     spare_heaps_.push_back(entry.heap);
   }
@@ -201,11 +212,11 @@ Block* Central::take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin,
     const std::size_t bytes = classes_.slab_bytes(bin);
     HeapNode* node = place(lock, heap, bytes, std::size_t{1} << core::BlockIndex::kGranuleBits, thread);
     if (node == nullptr) return nullptr;
-    const std::uint64_t address = heap.backing.address_of(node->offset);
+    const std::uint64_t address = heap.range.backing.address_of(node->offset);
     core::Slab* slab = heap.slabs.add(bin, node, address);
     if (slab == nullptr || !index_.insert(address, bytes, slab)) {
       if (slab != nullptr) heap.slabs.release(slab);
-      heap.pages->free(node);
+      node->heap->free(node);
       return nullptr;
     }
     if (Block* block = take_small_ready(lock, heap, bin)) return block;
@@ -219,7 +230,7 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   // Never less than a granule of the index, which knows one block a granule.
   const std::uint64_t wanted = std::max(bytes, std::uint64_t{1} << core::BlockIndex::kGranuleBits);
   if (Block* block = heap.recent.take(wanted, alignment)) {
-    heap.pages->set_idle(static_cast<HeapNode*>(block->home), false);
+    heap.range.pages->set_idle(static_cast<HeapNode*>(block->home), false);
     return block;
   }
   flush_recent(lock, heap);
@@ -227,16 +238,17 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   if (block == nullptr) return nullptr;
   HeapNode* node = nullptr;
   // Where an object of the size, or of hardly more, stands, none must be made.
-  if (heap.pages != nullptr && objects_.idle() != 0 && group_->reserved() <= group_->limit()) {
+  core::PageHeap* const pages = heap.range.pages;
+  if (pages != nullptr && objects_.idle() != 0 && !group_->gauge().over) {
     std::uint64_t at = 0, size = 0, least = UINT64_MAX;
     const std::uint64_t most = wanted + wanted / kObjectSlack;
-    objects_.find_idle(heap.index, wanted, most, [&](std::uint64_t offset, std::uint64_t bytes_there) {
-      const std::uint64_t left = offset % alignment == 0 ? heap.pages->left_at(offset, bytes_there) : UINT64_MAX;
+    objects_.find_idle(heap.range.index, wanted, most, [&](std::uint64_t offset, std::uint64_t bytes_there) {
+      const std::uint64_t left = offset % alignment == 0 ? pages->left_at(offset, bytes_there, heap.index) : UINT64_MAX;
       if (left < least) at = offset, size = bytes_there, least = left;
       const bool free = left != UINT64_MAX;
-      return BlockObjects::Verdict{left == 0, free ? nullptr : heap.pages->occupant(offset, bytes_there)};
+      return BlockObjects::Verdict{left == 0, free ? nullptr : pages->occupant(offset, bytes_there)};
     });
-    if (least != UINT64_MAX) node = heap.pages->allocate_at(at, size);
+    if (least != UINT64_MAX) node = pages->allocate_at(at, size, heap.index);
   }
   if (node == nullptr) node = place(lock, heap, wanted, alignment, thread);
   if (node == nullptr) {
@@ -245,7 +257,7 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   }
   node->block = block;
   block->home = node;
-  block->address.store(heap.backing.address_of(node->offset), std::memory_order_relaxed);
+  block->address.store(heap.range.backing.address_of(node->offset), std::memory_order_relaxed);
   block->capacity = node->size;
   block->flags = 0;
   bool ready = index_.insert(address_of(block), block);
@@ -257,7 +269,7 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   if (!ready) {
     index_.erase(address_of(block));
     node->block = nullptr;
-    heap.pages->free(node);
+    node->heap->free(node);
     pool_.give(block);
     return nullptr;
   }
@@ -266,7 +278,7 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
 
 bool Central::make_named(StreamHeap& heap, std::uint64_t offset, Block* block) {
   std::uint64_t inside = 0;
-  const drivers::Segment* segment = heap.backing.segment_of(offset, inside);
+  const drivers::Segment* segment = heap.range.backing.segment_of(offset, inside);
   if (segment == nullptr) return false;
   core::BlockObject& object = *BlockPool::object_of(block);
   const bool in_slab = (block->flags & core::kBlockSlab) != 0;
@@ -276,7 +288,7 @@ bool Central::make_named(StreamHeap& heap, std::uint64_t offset, Block* block) {
     block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject);
     return true;
   }
-  void* const own = objects_.acquire(heap.index, offset, *segment, inside, block->capacity);
+  void* const own = objects_.acquire(heap.range.index, offset, *segment, inside, block->capacity);
   if (own == nullptr) {
     work_.note_shortage();
     return false;
@@ -297,10 +309,7 @@ void Central::drop_object(Block* block) {
 // --- Back -----------------------------------------------------------------------------------------------------------
 
 StreamHeap& Central::heap_of(const Block* block) const {
-  if (heaps_.size() == 1) return *heaps_.front();
-  const HeapNode* node = (block->flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(block->home)->node
-                                                                : static_cast<const HeapNode*>(block->home);
-  return *static_cast<StreamHeap*>(node->heap->user);
+  return heaps_.size() == 1 ? *heaps_.front() : *heaps_[core::raw(node_of(block)->stream)];
 }
 
 void Central::drain(const Lock& lock) {
@@ -347,7 +356,7 @@ bool Central::order_uses(Block* block) {
     const StreamEntry* entry = streams_.at(stream);
     ordered = ordered && (entry == nullptr || work_.order(entry->native, native));
   }
-  if (ordered || work_.wait_for_all()) return true;
+  if (ordered || wait_for_all()) return true;
   for (const std::uint32_t stream : streams) uses_.add(block, stream);
   return false;
 }
@@ -373,7 +382,6 @@ void Central::give(const Lock&, Block* block) {
   }
   StreamHeap& heap = heap_of(block);
   work_.new_frees();
-  ledger_.freed(heap.index);
   // Replays may still write to what a capture pool got back.
   if (poison_.load(std::memory_order_relaxed) && capabilities_.asynchronous && !heap.held) {
     driver_->fill(address_of(block), kPoison, block->capacity, heap.native);
@@ -391,7 +399,7 @@ void Central::give(const Lock&, Block* block) {
   }
   // Its entry in the index stays: whoever finds it sees that the block is free, or elsewhere.
   node->block = nullptr;
-  heap.pages->free(node);
+  node->heap->free(node);
   pool_.give(block);
 }
 
@@ -402,7 +410,7 @@ void Central::release_slab(StreamHeap& heap, core::Slab* slab) {
   index_.erase(slab->base.load(std::memory_order_relaxed), classes_.slab_bytes(slab->bin));
   HeapNode* const node = heap.slabs.release(slab);
   objects_.freed(node);
-  heap.pages->free(node);
+  node->heap->free(node);
 }
 
 Block* Central::take_view(const Lock&, void* ptr, std::uint64_t bytes) {

@@ -54,7 +54,7 @@ struct FrontConfig {
   std::size_t cache_fraction = 0;            // or the device's active bytes divided by this, if that is more.
   std::size_t refill_bytes = 8 * core::KiB;  // Small blocks fetched at a time, at least 1 and at most 64.
   std::size_t idle_objects = 32768;          // Objects kept over places without a block (Metal).
-  std::size_t range_factor = 4;              // Reserved addresses per heap, in multiples of the device's memory.
+  std::size_t range_factor = 4;              // Reserved addresses, in multiples of the device's memory.
 };
 
 // Memory that is committed by touching costs nothing to hold untouched, and a move costs a page fault a page.
@@ -63,25 +63,29 @@ inline constexpr std::uint64_t kTouchSlackPercent = 10;
 // `config` with the device's own numbers in place of zeros.
 FrontConfig resolved(FrontConfig config, const drivers::Capabilities& capabilities);
 
-// The heap that serves one stream at a time.
-struct StreamHeap {
-  StreamHeap(drivers::Driver& driver, DeviceWork& work, core::OrderLedger& ledger, BlockObjects& objects,
-             const core::SizeClasses& classes, core::BlockPool& pool, std::uint32_t index_in_device,
-             std::uint32_t heap_number)
-      : index(index_in_device),
-        number(heap_number),
-        backing(driver, work, ledger, objects, index_in_device, native),
-        slabs(classes, pool) {}
+// Reserved addresses and the heap of pages in them. The streams of a device share the first; each stream of a capture
+// pool has its own.
+struct AddressRange {
+  AddressRange(drivers::Driver& driver, DeviceWork& work, BlockObjects& objects, std::uint32_t number)
+      : index(number), backing(driver, work, objects) {}
 
-  const std::uint32_t index;                                // In the device.
-  const std::uint32_t number;                               // In the process: index of thread caches.
-  void* native = nullptr;                                   // The stream in whose order its free memory is.
-  bool held = false;                                        // Of a capture pool: its pages stay where they are.
-  std::uint64_t base = 0;                                   // Reserved range.
-  std::uint64_t range = 0;                                  // Its bytes.
-  core::PageHeap* pages = nullptr;                          // Null until the first use.
-  std::atomic<const core::PageHeap*> shown_pages{nullptr};  // The same, for readers without the lock.
+  const std::uint32_t index;
+  std::uint64_t bytes = 0;          // 0 until the first use, and without virtual memory.
+  core::PageHeap* pages = nullptr;  // Null until the first use.
   DriverBacking backing;
+};
+
+// What serves one stream at a time: its small blocks and what it freed last; pages come from the range.
+struct StreamHeap {
+  StreamHeap(const core::SizeClasses& classes, core::BlockPool& pool, core::StreamIndex stream_index,
+             std::uint32_t heap_number, AddressRange& addresses)
+      : index(stream_index), number(heap_number), range(addresses), slabs(classes, pool) {}
+
+  const core::StreamIndex index;  // In the device.
+  const std::uint32_t number;     // In the process: index of thread caches.
+  void* native = nullptr;         // The stream in whose order its free memory is.
+  bool held = false;              // Of a capture pool: its pages stay where they are.
+  AddressRange& range;
   core::SlabStore slabs;
   core::RecentBlocks recent;
 };
@@ -101,6 +105,17 @@ inline constexpr std::uint64_t kObjectSizes = 32, kObjectStarts = 8;
 inline constexpr std::uint64_t kSharedObjectBytes = 256;  // Up to here blocks have no object of their own.
 
 inline std::uint64_t address_of(const core::Block* block) { return block->address.load(std::memory_order_relaxed); }
+
+// The node of the heap that a block is, or is a part of; null for memory from elsewhere.
+// For readers without the lock, too: a block that moves to the host at the same time gets its new flags first.
+inline const core::HeapNode* node_of(const core::Block* block) {
+  constexpr int kElsewhere = core::kBlockHost | core::kBlockView | core::kBlockOrdered;
+  const void* const home = std::atomic_ref(const_cast<core::Block*>(block)->home).load(std::memory_order_acquire);
+  const auto flags = std::atomic_ref(const_cast<core::Block*>(block)->flags).load(std::memory_order_relaxed);
+  if ((flags & kElsewhere) != 0) return nullptr;
+  return (flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(home)->node
+                                         : static_cast<const core::HeapNode*>(home);
+}
 
 class Central {
  public:
@@ -123,7 +138,7 @@ class Central {
   };
 
   // `primary`: the first heap gets the number kPrimaryHeap; for one allocator of the process.
-  Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, DeviceType type, bool primary);
+  Central(std::unique_ptr<drivers::Driver> driver, FrontConfig config, void* front, Device device, bool primary);
   ~Central();
   Central(const Central&) = delete;
   Central& operator=(const Central&) = delete;
@@ -246,14 +261,16 @@ class Central {
   std::mutex& mutex() { return mutex_; }
 
  private:
-  StreamHeap& new_heap(bool primary = false);
+  // Null for `range`: one of its own.
+  StreamHeap& new_heap(AddressRange* range, bool primary = false);
   Captures::Pool& pool_for(std::uint64_t id, const char* call);
   std::uint32_t shown_number(const StreamHeap& heap) const;
   void show_numbers();
   void settle_captures(const Lock& lock);
   void retire(StreamEntry& entry);
   void retire_owner_of(const Lock& lock, void* native);
-  bool open(StreamHeap& heap);
+  // For a stream that is the first to use the range.
+  bool open(AddressRange& range, core::StreamIndex first);
   core::HeapNode* place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                         const void* thread);
   // The same when mapped memory as it is does not do.
@@ -271,6 +288,12 @@ class Central {
   void end_view(core::Block* block);
   void release_slab(StreamHeap& heap, core::Slab* slab);
   void release_empty_slabs();
+  // The host waits for the device. False when it cannot.
+  bool wait_for_all() {
+    if (!work_.wait_for_all()) return false;
+    if (group_ != nullptr) group_->all_done();
+    return true;
+  }
   bool order_uses(core::Block* block);
   void keep_host(core::Block* block, bool used_elsewhere);
   void settle_host();
@@ -287,12 +310,19 @@ class Central {
   std::uint64_t excess() const;
   void apply_limit();
   void publish(const Lock& lock);
+  void publish_changes(const Lock& lock);
+  // Grows with everything that is published.
+  std::uint64_t changes() const {
+    return (group_ != nullptr ? group_->gauge().changes : 0) + host_.changes() + ordered_.changes() +
+           work_.host_waits();
+  }
 
   const std::unique_ptr<drivers::Driver> driver_;
   const drivers::Capabilities& capabilities_;
   const FrontConfig config_;
   const bool named_;  // ptr() of a block is an object, not its address.
   void* const front_;
+  const Device device_;
   const core::SizeClasses classes_;
   std::mutex mutex_;
   core::BlockPool pool_;
@@ -300,16 +330,18 @@ class Central {
   StreamTable streams_;
   Captures captures_;
   core::StreamUses uses_;
-  core::OrderLedger ledger_;
   DeviceWork work_;
   BlockObjects objects_;
   HostBuffers host_;
   OrderedBuffers ordered_;
-  std::vector<std::unique_ptr<StreamHeap>> heaps_;
+  std::vector<std::unique_ptr<AddressRange>> ranges_;
+  std::vector<std::unique_ptr<StreamHeap>> heaps_;  // By index.
   std::unique_ptr<core::HeapGroup> group_;
-  std::uint64_t range_ = 0;  // Reserved bytes of each heap.
+  std::uint64_t range_bytes_ = 0;  // Of each range.
   std::uint64_t peak_reserved_ = 0;
-  std::vector<StreamHeap*> spare_heaps_;  // Of destroyed streams.
+  std::vector<StreamHeap*> spare_heaps_;          // Of destroyed streams,
+  std::vector<StreamHeap*> spare_capture_heaps_;  // of released capture pools, empty,
+  std::vector<StreamHeap*> left_capture_heaps_;   // and of those some of whose blocks are still live.
   struct PendingHost {
     core::Block* block;
     core::Ticket ticket;

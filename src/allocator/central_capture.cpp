@@ -22,7 +22,7 @@ void Central::show_numbers() {
 
 std::uint64_t Central::make_pool(const Lock&) {
   if (!capabilities_.asynchronous || capabilities_.whole_buffers) {
-    throw cistern::invalid_argument("cistern: make_capture_pool: " + capabilities_.name +
+    throw cistern::invalid_argument("cistern: make_capture_pool: " + to_string(device_) +
                                     " has no graphs whose memory could be kept in place");
   }
   return captures_.add().id;
@@ -30,7 +30,7 @@ std::uint64_t Central::make_pool(const Lock&) {
 
 Captures::Pool& Central::pool_for(std::uint64_t id, const char* call) {
   if (Captures::Pool* pool = captures_.find(id)) return *pool;
-  throw cistern::invalid_argument(std::string("cistern: ") + call + ": " + name_of(id) + " of " + capabilities_.name +
+  throw cistern::invalid_argument(std::string("cistern: ") + call + ": " + name_of(id) + " of " + to_string(device_) +
                                   " was released, or is another device's");
 }
 
@@ -72,7 +72,8 @@ std::uint64_t Central::pool_bytes(const Lock&, std::uint64_t id) {
   const Captures::Pool* pool = captures_.find(id);
   std::uint64_t bytes = 0;
   if (pool == nullptr) return 0;
-  for (const auto& [stream, heap] : pool->heaps) bytes += heap->pages != nullptr ? heap->pages->mapped() : 0;
+  for (const auto& [stream, heap] : pool->heaps)
+    bytes += heap->range.pages != nullptr ? heap->range.pages->mapped() : 0;
   return bytes;
 }
 
@@ -85,41 +86,45 @@ StreamHeap& Central::capture_heap(const Lock&, std::uint64_t id, const StreamEnt
     if (owner == stream) return *heap;
   }
   pool->heaps.reserve(pool->heaps.size() + 1);
-  // An old heap serves only when nothing is mapped in it: its memory could not be waited for in the capture.
-  const auto spare = std::find_if(spare_heaps_.begin(), spare_heaps_.end(), [](const StreamHeap* heap) {
-    return heap->pages == nullptr || heap->pages->mapped() == 0;
-  });
   StreamHeap* heap = nullptr;
-  if (spare != spare_heaps_.end()) {
-    heap = *spare;
-    spare_heaps_.erase(spare);
+  if (!spare_capture_heaps_.empty()) {
+    heap = spare_capture_heaps_.back();
+    spare_capture_heaps_.pop_back();
   } else {
-    heap = &new_heap();
+    heap = &new_heap(nullptr);
   }
   heap->native = entry.native;
   heap->held = true;
-  if (heap->pages != nullptr) heap->pages->hold(true);
-  ledger_.forget(heap->index);
+  if (heap->range.pages != nullptr) heap->range.pages->hold(true);
+  if (group_ != nullptr) group_->replace_stream(heap->index);
   pool->heaps.emplace_back(stream, heap);
   return *heap;
 }
 
-// Gives back the pages of released pools as soon as no replay can be running.
+// Gives back the pages of released pools as soon as no replay can be running. A heap serves another stream once all of
+// it is back and the host has waited for whatever its old stream did: memory that went to others carries its number.
 void Central::settle_captures(const Lock& lock) {
-  if (!captures_.any_released()) return;
-  if (!work_.wait_for_all()) return;
-  drain(lock);
   captures_.settle([&](const Captures::Pool& pool) {
-    for (const auto& [stream, heap] : pool.heaps) {
-      heap->held = false;
-      flush_recent(lock, *heap);
-      while (core::Slab* slab = heap->slabs.take_empty()) release_slab(*heap, slab);
-      if (heap->pages != nullptr) {
-        heap->pages->hold(false);
-        heap->pages->release_pieces();
-      }
-      spare_heaps_.push_back(heap);
+    for (const auto& [stream, heap] : pool.heaps) left_capture_heaps_.push_back(heap);
+  });
+  if (left_capture_heaps_.empty()) return;
+  drain(lock);
+  for (StreamHeap* heap : left_capture_heaps_) {
+    flush_recent(lock, *heap);
+    while (core::Slab* slab = heap->slabs.take_empty()) release_slab(*heap, slab);
+  }
+  const auto may_go = [](const StreamHeap* heap) {
+    return heap->held || heap->range.pages == nullptr || !heap->range.pages->any_live();
+  };
+  if (std::none_of(left_capture_heaps_.begin(), left_capture_heaps_.end(), may_go) || !wait_for_all()) return;
+  std::erase_if(left_capture_heaps_, [&](StreamHeap* heap) {
+    heap->held = false;
+    if (core::PageHeap* const pages = heap->range.pages) {
+      pages->hold(false);
+      if (!pages->release_pieces()) return false;
     }
+    spare_capture_heaps_.push_back(heap);
+    return true;
   });
 }
 

@@ -1,4 +1,4 @@
-// What lies where: the mapped stretches of every heap, tiled by buffers and free memory. Under the device's lock.
+// What lies where: the mapped stretches of every range, tiled by buffers and free memory. Under the device's lock.
 #include <unordered_map>
 
 #include "allocator/central.hpp"
@@ -35,18 +35,24 @@ void add_slab(MemorySegment& segment, const core::Slab& slab, std::uint64_t node
 
 std::vector<MemorySegment> Central::map(const Lock&) const {
   std::vector<MemorySegment> segments;
+  std::unordered_map<const core::HeapNode*, const core::Slab*> slabs;
+  std::vector<std::uint64_t> pools(ranges_.size(), 0);
+  std::vector<void*> streams(ranges_.size(), nullptr);
   for (const auto& heap : heaps_) {
-    if (heap->pages == nullptr) continue;
-    std::unordered_map<const core::HeapNode*, const core::Slab*> slabs;
     heap->slabs.for_each([&](const core::Slab& slab) { slabs.emplace(slab.node, &slab); });
+    pools[heap->range.index] = captures_.pool_of(*heap);
+    if (pools[heap->range.index] != 0) streams[heap->range.index] = heap->native;
+  }
+  for (const auto& range : ranges_) {
+    if (range->pages == nullptr) continue;
     bool open = false;
-    heap->pages->for_each_node([&](const core::HeapNode& node) {
+    range->pages->for_each_node([&](const core::HeapNode& node) {
       const bool mapped = node.state == core::NodeState::live || node.state == core::NodeState::run;
       if (mapped && !open) {
-        segments.push_back({static_cast<std::uintptr_t>(heap->backing.address_of(node.offset)),
+        segments.push_back({static_cast<std::uintptr_t>(range->backing.address_of(node.offset)),
                             0,
-                            heap->native,
-                            captures_.pool_of(*heap),
+                            streams[range->index],
+                            pools[range->index],
                             {}});
       }
       open = mapped;

@@ -27,41 +27,37 @@ std::uint64_t Central::full_capacity(const Block* block) const {
 
 // --- Placing --------------------------------------------------------------------------------------------------------
 
-bool Central::open(StreamHeap& heap) {
+bool Central::open(AddressRange& range, core::StreamIndex first) {
   const std::uint64_t granularity = capabilities_.granularity;
-  std::uint64_t range = group_ != nullptr ? range_ : 0;
+  std::uint64_t bytes = group_ != nullptr ? range_bytes_ : 0;
   if (group_ == nullptr) {
     const std::uint64_t total = std::max<std::uint64_t>(capabilities_.total_memory, granularity);
-    range = core::align_up(std::min(total, (std::uint64_t{1} << 46) / config_.range_factor) * config_.range_factor,
+    bytes = core::align_up(std::min(total, (std::uint64_t{1} << 46) / config_.range_factor) * config_.range_factor,
                            granularity);
   }
-  if (capabilities_.virtual_memory && heap.range == 0) {
+  if (capabilities_.virtual_memory && range.bytes == 0) {
     drivers::Address base = 0;
-    while (driver_->reserve(range, base) != Status::ok) {
-      // The first heap says how much there is of addresses; the later ones must have the same.
-      range = core::align_down(range / 2, granularity);
-      if (group_ != nullptr || range == 0) return false;
+    while (driver_->reserve(bytes, base) != Status::ok) {
+      // The first range says how much there is of addresses; the later ones must have the same.
+      bytes = core::align_down(bytes / 2, granularity);
+      if (group_ != nullptr || bytes == 0) return false;
     }
-    heap.base = base;
-    heap.range = range;
-    heap.backing.set_base(base);
+    range.bytes = bytes;
+    range.backing.set_base(base);
   }
   if (group_ == nullptr) {
     core::HeapConfig heap_config;
     heap_config.cell_bytes = granularity;
     heap_config.alignment = capabilities_.alignment;
-    heap_config.range_bytes = range;
+    heap_config.range_bytes = bytes;
     heap_config.virtual_memory = capabilities_.virtual_memory;
     heap_config.commit_on_touch = capabilities_.commit_on_touch;
     if (capabilities_.commit_on_touch) heap_config.slack_percent = kTouchSlackPercent;
     group_ = std::make_unique<core::HeapGroup>(heap_config);
-    range_ = range;
+    range_bytes_ = bytes;
     apply_limit();
   }
-  heap.pages = &group_->add_heap(heap.backing);
-  heap.pages->user = &heap;
-  heap.pages->hold(heap.held);
-  heap.shown_pages.store(heap.pages, std::memory_order_release);
+  range.pages = &group_->add_heap(range.backing, first);
   return true;
 }
 
@@ -70,8 +66,9 @@ HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
   alignment = std::max<std::uint64_t>(alignment, capabilities_.alignment);
   flush_recent(lock, heap);
   const std::uint64_t most = std::min<std::uint64_t>(capabilities_.max_buffer, limits_.memory());
-  if (bytes <= most && heap.pages != nullptr && group_->reserved() <= group_->limit()) {
-    if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
+  core::PageHeap* const pages = heap.range.pages;
+  if (bytes <= most && pages != nullptr && !group_->gauge().over) {
+    if (HeapNode* node = pages->allocate_mapped(bytes, alignment, heap.index)) return node;
   }
   return bring(lock, heap, bytes, alignment, thread);
 }
@@ -79,12 +76,16 @@ HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
 HeapNode* Central::bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                          const void* thread) {
   work_.take_shortage();
+  if (bytes > limits_.memory()) return nullptr;
   if (bytes > capabilities_.max_buffer) {
     work_.note_shortage("the device's longest buffer has " + std::to_string(capabilities_.max_buffer) + " bytes");
     return nullptr;
   }
-  if (bytes > limits_.memory()) return nullptr;
-  if (heap.pages == nullptr && !open(heap)) return nullptr;
+  if (heap.range.pages == nullptr) {
+    if (!open(heap.range, heap.index)) return nullptr;
+    heap.range.pages->hold(heap.held);
+  }
+  core::PageHeap& pages = *heap.range.pages;
   const auto over = [&] { return group_->reserved() - std::min(group_->reserved(), group_->limit()); };
   if (over() != 0) {
     // The limit was lowered below what is reserved: first under it again, then more.
@@ -92,7 +93,7 @@ HeapNode* Central::bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
     if (over() != 0) give_all_back(lock, thread, true);
     if (over() != 0) trim(lock, 0, true);
     if (over() != 0 && group_->live() + bytes > group_->limit()) return nullptr;
-    if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
+    if (HeapNode* node = pages.allocate_mapped(bytes, alignment, heap.index)) return node;
   }
   // Before new memory is brought: what this thread keeps, and what others have freed for their owners.
   bool found = drain_inboxes(lock, thread, true);
@@ -105,13 +106,13 @@ HeapNode* Central::bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
   flush_recent(lock);
   release_empty_slabs();
   if (found) {
-    if (HeapNode* node = heap.pages->allocate_mapped(bytes, alignment)) return node;
+    if (HeapNode* node = pages.allocate_mapped(bytes, alignment, heap.index)) return node;
   }
-  if (HeapNode* node = heap.pages->allocate(bytes, alignment)) return node;
+  if (HeapNode* node = pages.allocate(bytes, alignment, heap.index)) return node;
   give_all_back(lock, thread, true);
-  if (HeapNode* node = heap.pages->allocate(bytes, alignment)) return node;
+  if (HeapNode* node = pages.allocate(bytes, alignment, heap.index)) return node;
   trim(lock, 0, true);
-  return heap.pages->allocate(bytes, alignment);
+  return pages.allocate(bytes, alignment, heap.index);
 }
 
 // --- Making room ----------------------------------------------------------------------------------------------------
@@ -190,20 +191,18 @@ void Central::release_empty_slabs() {
 void Central::give_all_back(const Lock& lock, const void* thread, bool wait) {
   epoch_.fetch_add(1, std::memory_order_relaxed);
   flush_thread(lock, thread);
-  if (wait) work_.wait_for_all();
+  if (wait) wait_for_all();
   drain_inboxes(lock, thread, true);
   flush_recent(lock);
   settle_host();
   release_empty_slabs();
   objects_.drop_idle();
   if (wait && (!pending_host_.empty() || objects_.retired() != 0)) {
-    work_.wait_for_all();
+    wait_for_all();
     objects_.settle();
   }
   drop_host_cache();
-  for (const auto& heap : heaps_) {
-    if (heap->pages != nullptr) heap->pages->collect();
-  }
+  if (group_ != nullptr) group_->collect();
 }
 
 void Central::trim(const Lock& lock, std::uint64_t keep, bool wait) {
@@ -212,7 +211,7 @@ void Central::trim(const Lock& lock, std::uint64_t keep, bool wait) {
   const bool free = group_ != nullptr && group_->wholly_free() > keep && !(captures_.any() && work_.hidden());
   if (free) group_->trim(keep, wait);
   if (!capabilities_.ordered_buffers || ordered_.reserved() <= keep) return;
-  if (wait) work_.wait_for_all();  // What was freed a moment ago is the pool's only then.
+  if (wait) wait_for_all();  // What was freed a moment ago is the pool's only then.
   ordered_.give_back(ordered_.reserved() - keep);
 }
 
@@ -296,19 +295,27 @@ void Central::reset_peak_reserved(const Lock& lock) {
 void Central::settle_residency(const Lock&, bool batches) {
   batches_ = batches_ || batches;
   if (!capabilities_.residency || limits_.wired() == 0) return;
-  for (const auto& heap : heaps_) {
-    if (heap->pages == nullptr) continue;
-    heap->pages->for_each_piece([&](core::Piece piece, bool live) {
-      if (const drivers::Segment* segment = heap->backing.segment_of(piece)) driver_->segment_used(*segment, live);
+  for (const auto& range : ranges_) {
+    if (range->pages == nullptr) continue;
+    range->pages->for_each_piece([&](core::Piece piece, bool live) {
+      if (const drivers::Segment* segment = range->backing.segment_of(piece)) driver_->segment_used(*segment, live);
     });
   }
   driver_->commit_residency();
 }
 
 void Central::publish(const Lock& lock) {
+  // Nearly always.
+  const bool unchanged = changes() == published_changes_ && !capabilities_.ordered_buffers;
+  const bool wanted = enforce_wanted_.load(std::memory_order_relaxed) || limits_.cache_binds() || has_floor_;
+  if (unchanged && !wanted) return;
+  publish_changes(lock);
+}
+
+void Central::publish_changes(const Lock& lock) {
   if (capabilities_.residency && !batches_ && group_ != nullptr) {
-    const std::uint64_t changes = group_->counts().created + group_->counts().released;
-    if (std::exchange(settled_changes_, changes) != changes) settle_residency(lock, false);
+    const std::uint64_t segments = group_->counts().created + group_->counts().released;
+    if (std::exchange(settled_changes_, segments) != segments) settle_residency(lock, false);
   }
   if (enforce_wanted_.load(std::memory_order_relaxed) && enforce_wanted_.exchange(false, std::memory_order_relaxed)) {
     enforce_cache_limit(lock, nullptr);
@@ -329,10 +336,7 @@ void Central::publish(const Lock& lock) {
     has_floor_ = false;
   }
   const std::uint64_t reserved = reserved_now(lock);
-  const std::uint64_t changes =
-      (group_ != nullptr ? group_->changes() : 0) + host_.changes() + ordered_.changes() + work_.host_waits();
-  if (reserved == published_.reserved.load(std::memory_order_relaxed) && changes == published_changes_) return;
-  published_changes_ = changes;
+  published_changes_ = changes();
   const auto set = [](std::atomic<std::uint64_t>& to, std::uint64_t value) {
     to.store(value, std::memory_order_relaxed);
   };

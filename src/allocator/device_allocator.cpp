@@ -23,9 +23,10 @@ DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver>
 DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver> driver, FrontConfig config,
                                  bool primary)
     : device_(device),
-      central_(std::move(driver), config, static_cast<DeviceAllocator*>(this), device.type, primary),
+      central_(std::move(driver), config, static_cast<DeviceAllocator*>(this), device, primary),
       host_buffers_(central_.capabilities().whole_buffers || !central_.capabilities().host_accessible),
       asynchronous_(central_.capabilities().asynchronous),
+      keeps_nothing_(central_.capabilities().whole_buffers && !central_.capabilities().ordered_buffers),
       default_number_(host_buffers_ ? kNoHeap : inline_number(central_.streams().at(0)->number)),
       small_limit_(central_.classes().largest()),
       exact_limit_(central_.capabilities().virtual_memory ? central_.config().max_cached : 0),
@@ -129,6 +130,7 @@ namespace {
 // First the announcement, then the look at the owner: whoever empties this thread's inbox from outside has set
 // kAttention on its blocks before, makes all threads see it, and leaves the announced block alone.
 inline void announce(Block* block) {
+  core::prefetch_for_write(block);  // Another thread may have made it live.
   thread_state.freeing.store(block, std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }

@@ -134,11 +134,12 @@ class DeviceAllocator : public Allocator {
   void finish_free(core::Block* block, core::ThreadCache* cache);
   void after_free(bool look_at_cache_limit);
   bool account_free(std::uint64_t capacity);
+  [[gnu::noinline, gnu::cold]] void join_for_account();
+  core::ThreadCache* join(const Central::Lock& lock, ThreadRecord& record, StreamHeap& heap);
   void restore_empty(core::Block* block) const;
   void poison(const core::Block* block) const;
   void add_use(Buffer buffer, const Stream& stream, const char* call);
   core::ThreadCache* cache_for(const core::Block* block) const;
-  static const core::PageHeap* pages_of(const core::Block* block);
   // Whether a free block may go into a thread's cache.
   bool kept_by_threads(const core::Block* block) const {
     const bool fits = (block->flags & core::kBlockSlab) != 0 || block->capacity <= central_.config().max_cached;
@@ -167,6 +168,7 @@ class DeviceAllocator : public Allocator {
   // Read by every call; on lines that nobody writes.
   alignas(64) const bool host_buffers_;  // malloc(n) is a whole buffer that the host reaches.
   const bool asynchronous_;              // Streams run behind the host.
+  const bool keeps_nothing_;             // What is freed goes back to the driver at once.
   const std::uint32_t default_number_;   // Heap whose cache malloc(n) uses; kNoHeap where it makes host buffers.
   const std::size_t small_limit_;        // Requests up to here have a class.
   const std::size_t exact_limit_;        // Requests up to here may be in a thread cache.

@@ -74,20 +74,14 @@ void DeviceAllocator::poison(const Block* block) const {
   std::memset(reinterpret_cast<void*>(address_of(block)), kPoison, block->capacity);
 }
 
-const core::PageHeap* DeviceAllocator::pages_of(const Block* block) {
-  if ((block->flags & (core::kBlockHost | core::kBlockView | core::kBlockOrdered)) != 0) return nullptr;
-  return (block->flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(block->home)->node->heap
-                                                : static_cast<const core::HeapNode*>(block->home)->heap;
-}
-
 // The calling thread's cache of the heap that the block is from; null when it has none.
 ThreadCache* DeviceAllocator::cache_for(const Block* block) const {
   const ThreadRecord* record = thread_state.record;
-  const core::PageHeap* pages = pages_of(block);
-  if (record == nullptr || pages == nullptr) return nullptr;
+  const core::HeapNode* node = node_of(block);
+  if (record == nullptr || node == nullptr) return nullptr;
   for (ThreadCache* cache : record->caches) {
     if (cache != nullptr && cache->front == this &&
-        static_cast<const StreamHeap*>(cache->heap)->shown_pages.load(std::memory_order_acquire) == pages) {
+        static_cast<const StreamHeap*>(cache->heap)->index == node->stream) {
       return cache;
     }
   }
@@ -102,7 +96,19 @@ bool DeviceAllocator::account_free(std::uint64_t capacity) {
       if (cache != nullptr && cache->front == this) return cache->freed_elsewhere(bytes);
     }
   }
+  if (++thread_state.strays == 0) join_for_account();
   return central_.figures().add_shared(-bytes, -1);
+}
+
+// A thread that goes on freeing without ever allocating gets a cache, for the sake of its account: the common one costs
+// locked instructions on a line that all such threads share. Not on devices with asynchronous work, where it may be a
+// thread of the driver's that runs a callback. Waits for nothing: if the lock is not free, later.
+void DeviceAllocator::join_for_account() {
+  if (asynchronous_ || central_.capabilities().whole_buffers) return;
+  ThreadRecord* record = this_record();
+  if (record == nullptr) return;
+  const Central::Lock lock(central_, std::try_to_lock);
+  if (lock.owns()) join(lock, *record, *streams_.at(0)->heap);
 }
 
 // pre: the caller has made the serial even, so that the block is its alone.
@@ -134,8 +140,8 @@ void DeviceAllocator::after_low(ThreadCache& cache) {
 
 void DeviceAllocator::after_free(bool look_at_cache_limit) {
   if (look_at_cache_limit) central_.enforce_cache_limit_soon(thread_state.record);
-  if (central_.capabilities().whole_buffers && !central_.capabilities().ordered_buffers) {
-    // Nothing is kept; this device has no asynchronous work, so the lock is never held for long.
+  if (keeps_nothing_) {
+    // This device has no asynchronous work, so the lock is never held for long.
     const Central::Lock lock(central_);
     central_.drain(lock);
   }
@@ -177,7 +183,8 @@ void DeviceAllocator::free_foreign(Buffer buffer, ThreadCache* owner) {
   const core::Claim result = core::claim(block, owner, buffer.serial());
   if (result == core::Claim::double_free) throw_misuse(buffer, "free");
   if (result == core::Claim::over_stale) central_.note_late({1, static_cast<std::int64_t>(capacity)});
-  after_free(account_free(capacity));
+  const bool look = account_free(capacity);
+  if (look || keeps_nothing_) after_free(look);
 }
 
 void DeviceAllocator::free(Buffer buffer, const Stream& stream) {
@@ -199,9 +206,8 @@ void DeviceAllocator::record_use(Buffer buffer, const Stream& stream) {
 void DeviceAllocator::add_use(Buffer buffer, const Stream& stream, const char* call) {
   Block* block = checked(buffer, call);
   if ((block->flags & core::kBlockView) != 0) return;  // Its memory is not ours to reuse.
-  const StreamHeap* heap = streams_.at(stream.slot())->heap;
-  const core::PageHeap* pages = pages_of(block);
-  if (pages != nullptr && heap->shown_pages.load(std::memory_order_acquire) == pages) return;
+  const core::HeapNode* node = node_of(block);
+  if (node != nullptr && streams_.at(stream.slot())->heap->index == node->stream) return;
   central_.uses().add(block, stream.slot());
   block->owner.fetch_or(core::kAttention, std::memory_order_acq_rel);
 }

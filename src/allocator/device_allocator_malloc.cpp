@@ -94,6 +94,16 @@ void DeviceAllocator::account_malloc(ThreadCache* cache, const Block* block, con
   if (cache->above_high()) central_.figures().checkpoint();
 }
 
+// Makes a cache of the heap the thread's; null when the host has no memory. pre: the record has none of the heap.
+ThreadCache* DeviceAllocator::join(const Central::Lock& lock, ThreadRecord& record, StreamHeap& heap) {
+  ThreadCache* cache = central_.adopt(lock, heap, &record);
+  if (cache == nullptr) return nullptr;
+  cache->epoch = central_.flush_epoch();
+  if (install(record, heap.number, *cache)) return cache;
+  central_.abandon(lock, *cache);
+  return nullptr;
+}
+
 // A free block that serves the request, in the figures already; null when there is no memory. `cache` becomes the
 // thread's cache of the heap.
 Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadCache*& cache) {
@@ -123,12 +133,7 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
 
   const Central::Lock lock(central_);
   if (record != nullptr && cache == nullptr) {
-    cache = central_.adopt(lock, heap, record);
-    if (cache != nullptr) cache->epoch = central_.flush_epoch();
-    if (cache != nullptr && !install(*record, heap.number, *cache)) {
-      central_.abandon(lock, *cache);
-      cache = nullptr;
-    }
+    cache = join(lock, *record, heap);
     if (cache != nullptr && !cache->inbox_empty()) drain_own_inbox(*cache);
   }
   central_.drain(lock);

@@ -251,11 +251,7 @@ bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
     } catch (const std::bad_alloc&) {
       return false;
     }
-    // Objects over a segment that another heap had come with it.
-    const drivers::Segment& segment = *work_.segment_of(piece);
-    if (objects_.rebase(segment.base, segment.bytes, heap_, bytes(core::raw(at)))) return true;
-    shown_.erase(core::raw(at));
-    return false;
+    return true;
   }
   return work_.clear_of_leftovers(address(at), bytes(cells)) &&
          work_.ok(driver_.map(address(at), static_cast<drivers::Physical>(piece), bytes(cells)));
@@ -267,14 +263,6 @@ void DriverBacking::unmap(Cell at, std::uint32_t cells) {
   } else {
     shown_.erase(core::raw(at));
   }
-}
-
-bool DriverBacking::acquire_from(core::Backing& from) {
-  const auto& other = static_cast<const DriverBacking&>(from);
-  if (!driver_.capabilities().asynchronous || !ledger_.needs_wait(heap_, other.heap_)) return true;
-  if (!work_.order(other.native_, native_)) return false;
-  ledger_.waited(heap_, other.heap_);
-  return true;
 }
 
 bool DriverBacking::replace(Cell at, std::uint32_t cells, const core::Part* parts, std::size_t count) {

@@ -1,7 +1,7 @@
 // From the heap of pages to a driver: cells become addresses, pieces become physical handles or segments, tickets
-// become events on every stream. One DriverBacking serves one heap; DeviceWork is shared by the heaps of a device. Does
-// not: decide anything. What a driver fails to give back is kept here and tried again, so that a failure leaves no hole
-// in the books. Locking: everything under the device's lock.
+// become events on every stream. One DriverBacking serves one range of addresses; DeviceWork is shared by those of a
+// device. Does not: decide anything. What a driver fails to give back is kept here and tried again, so that a failure
+// leaves no hole in the books. Locking: everything under the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 #include "allocator/stream_table.hpp"
 #include "core/backing.hpp"
-#include "core/stream_order.hpp"
+#include "core/units.hpp"
 #include "drivers/driver.hpp"
 
 namespace cistern::allocation {
@@ -42,6 +42,12 @@ class DeviceWork {
   bool wait_for(void* native);
   // Work submitted to `later` from now on comes after what was submitted to `earlier`.
   bool order(void* earlier, void* later);
+  // The same by numbers of streams.
+  bool order(core::StreamIndex earlier, core::StreamIndex later) {
+    return order(*natives_.at(core::raw(earlier)), *natives_.at(core::raw(later)));
+  }
+  // Of the stream with the next number; `native` may change and must outlive this.
+  void add_stream(void* const& native) { natives_.push_back(&native); }
   // The host waits for everything. False when the driver failed.
   bool wait_for_all();
   std::uint64_t host_waits() const { return host_waits_; }
@@ -84,9 +90,10 @@ class DeviceWork {
 
   drivers::Driver& driver_;
   const StreamTable& streams_;
-  std::deque<Point> points_;     // Not yet known to have passed, oldest first.
-  std::uint64_t last_ = 0;       // Tickets given out.
-  std::uint64_t passed_ = 0;     // Tickets up to here have passed.
+  std::vector<void* const*> natives_;  // By number.
+  std::deque<Point> points_;           // Not yet known to have passed, oldest first.
+  std::uint64_t last_ = 0;             // Tickets given out.
+  std::uint64_t passed_ = 0;           // Tickets up to here have passed.
   std::uint64_t eventless_ = 0;  // The last ticket without events, for lack of host memory: only wait_for_all() helps.
   core::Ticket current_ = core::Ticket::none;
   std::uint64_t host_waits_ = 0;
@@ -102,12 +109,12 @@ class BlockObjects;
 
 class DriverBacking final : public core::Backing {
  public:
-  DriverBacking(drivers::Driver& driver, DeviceWork& work, core::OrderLedger& ledger, BlockObjects& objects,
-                std::uint32_t heap, void* const& native)
-      : driver_(driver), work_(work), ledger_(ledger), objects_(objects), heap_(heap), native_(native) {}
+  DriverBacking(drivers::Driver& driver, DeviceWork& work, BlockObjects& objects)
+      : driver_(driver), work_(work), objects_(objects) {}
 
   // The range that cell 0 starts; not used without virtual memory.
   void set_base(drivers::Address base) { base_ = base; }
+  drivers::Address base() const { return base_; }
   drivers::Address address_of(std::uint64_t offset) const {
     return shown_.empty() ? base_ + offset : address_in_segment(offset);
   }
@@ -123,7 +130,7 @@ class DriverBacking final : public core::Backing {
   core::Ticket mark() override { return work_.mark(); }
   bool passed(core::Ticket ticket) override { return work_.passed(ticket); }
   bool wait(core::Ticket ticket) override { return work_.wait(ticket); }
-  bool acquire_from(core::Backing& from) override;
+  bool order(core::StreamIndex earlier, core::StreamIndex later) override { return work_.order(earlier, later); }
   bool replace(core::Cell at, std::uint32_t cells, const core::Part* parts, std::size_t count) override;
 
  private:
@@ -134,10 +141,7 @@ class DriverBacking final : public core::Backing {
 
   drivers::Driver& driver_;
   DeviceWork& work_;
-  core::OrderLedger& ledger_;
   BlockObjects& objects_;
-  const std::uint32_t heap_;
-  void* const& native_;
   drivers::Address base_ = 0;
   std::map<std::uint32_t, core::Piece> shown_;  // Segments by their first cell.
   std::vector<core::Piece> undestroyed_;        // Segments that the driver refused to take back.

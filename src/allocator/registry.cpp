@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "allocator/staging.hpp"
+#include "allocator/second_allocator.hpp"
 #include "cistern/allocator.hpp"
 #include "cistern/memory.hpp"
 #include "drivers/cpu/cpu_driver.hpp"
@@ -126,14 +126,17 @@ DeviceAllocator& staging_device_allocator(Device device) {
     std::string why;
     auto driver = drivers::make_cuda_driver(device.index, {.mode = drivers::CudaMode::pinned_host}, &why);
     if (driver == nullptr) throw driver_error("cistern: no staging memory for " + to_string(device) + ": " + why);
-    return new StagingAllocator(own, std::move(driver));
+    auto made = std::make_unique<SecondAllocator>(own, std::move(driver));
+    // Pinned memory is the computer's: as much of it as the CPU's limit allows.
+    made->set_memory_limit(made->driver().capabilities().total_memory / 10 * 8);
+    return made.release();
   });
 }
 
 DeviceAllocator& system_device_allocator() {
-  return made_once(registry.system, [] {
-    return new DeviceAllocator(Device::cpu(), drivers::make_cpu_driver(drivers::CpuMode::system));
-  });
+  DeviceAllocator& own = device_allocator(Device::cpu());
+  return made_once(registry.system,
+                   [&] { return new SecondAllocator(own, drivers::make_cpu_driver(drivers::CpuMode::system)); });
 }
 
 namespace {
@@ -206,12 +209,14 @@ Stream::Stream(Device device, void* native) : Stream(allocation::device_allocato
 void stream_destroyed(const Stream& stream) {
   allocation::DeviceAllocator& own = allocation::device_allocator(stream.device());
   own.check_stream(stream, "stream_destroyed");
-  if (stream.device().type == DeviceType::cuda) {
-    auto& slot = allocation::registry.staging[static_cast<std::size_t>(stream.device().index)];
-    if (allocation::DeviceAllocator* staging = slot.load(std::memory_order_acquire)) {
-      static_cast<allocation::StagingAllocator*>(staging)->forget(stream);
-    }
+  const Device device = stream.device();
+  allocation::DeviceAllocator* second = nullptr;
+  if (device.type == DeviceType::cuda) {
+    second = allocation::registry.staging[static_cast<std::size_t>(device.index)].load(std::memory_order_acquire);
+  } else if (device.type == DeviceType::cpu) {
+    second = allocation::registry.system.load(std::memory_order_acquire);
   }
+  if (second != nullptr) static_cast<allocation::SecondAllocator*>(second)->forget(stream);
   own.stream_destroyed(stream);
 }
 

@@ -42,7 +42,8 @@ struct ThreadState {
   std::atomic<core::Block*> freeing{nullptr};
   ThreadRecord* record = nullptr;
   std::uint16_t tag = 0;
-  bool gone = false;  // The exit hook has run.
+  bool gone = false;        // The exit hook has run.
+  std::uint8_t strays = 0;  // Frees that found no account of this thread; wraps.
 };
 
 // A library that is opened late (the adapter for PyTorch) finds no room in the static thread storage.

@@ -37,8 +37,8 @@ class Backing {
   // The host waits until it has passed. False when the device cannot be waited for now (a failure, a graph capture).
   virtual bool wait(Ticket ticket) = 0;
 
-  // Memory that `from`'s stream freed is about to be used by this backing's stream: order the two without a host wait.
-  virtual bool acquire_from(Backing& from) = 0;
+  // Work submitted to `later` from now on comes after what was submitted to `earlier`, without a host wait.
+  virtual bool order(StreamIndex earlier, StreamIndex later) = 0;
 
   // Takes the place of the piece mapped at [at, at + cells): copies the content of each part's cells into the part's
   // own piece, ends the old mapping and shows the parts at the same addresses; the rest of the range is unmapped

@@ -6,44 +6,56 @@
 namespace cistern::core {
 
 std::uint32_t HeapGroup::Impl::cap() const {
-  if (tight()) {
+  if (gauge.tight) {
     return static_cast<std::uint32_t>(std::clamp(floor_pow2(limit_cells() / HeapTuning::tight_part),
                                                  HeapTuning::tight_least, HeapTuning::tight_most));
   }
-  return static_cast<std::uint32_t>(std::clamp(floor_pow2(cells_of(peak_live_bytes) / HeapTuning::cap_part),
-                                               HeapTuning::cap_least, HeapTuning::cap_most));
+  const std::uint64_t peak = cells_of(peak_live_bytes);
+  const std::uint64_t large = std::min(floor_pow2(peak / HeapTuning::large_cap_part), HeapTuning::large_cap_most);
+  return static_cast<std::uint32_t>(std::clamp(floor_pow2(peak / HeapTuning::cap_part), HeapTuning::cap_least,
+                                               std::max(HeapTuning::cap_most, large)));
 }
 
 std::uint64_t HeapGroup::Impl::allowed_cells() const {
   return cells_of(peak_live_bytes / 100 * (100 + config.slack_percent));
 }
 
-HeapGroup::HeapGroup(HeapConfig config) : impl_(std::make_unique<Impl>(config)) {
+void HeapGroup::Impl::note() {
+  const std::uint64_t held = held_cells();
+  gauge.reserved = held * config.cell_bytes;
+  gauge.over = gauge.reserved > config.limit_bytes;
+  gauge.tight = config.tight || (has_limit() && held > limit_cells() / 4 * 3);
+  ++gauge.changes;
+  peak_cells = std::max(peak_cells, held);
+}
+
+HeapGroup::HeapGroup(HeapConfig config) : impl_(std::make_unique<Impl>(config, gauge_)) {
   set_limit(config.limit_bytes, config.tight);
 }
 HeapGroup::~HeapGroup() = default;
 
-PageHeap& HeapGroup::add_heap(Backing& backing) {
-  impl_->heaps.push_back(std::unique_ptr<PageHeap>(new PageHeap(*this, backing)));
+PageHeap& HeapGroup::add_heap(Backing& backing, StreamIndex lowest) {
+  impl_->heaps.push_back(std::unique_ptr<PageHeap>(new PageHeap(*this, backing, lowest)));
   return *impl_->heaps.back();
 }
 
-std::uint64_t HeapGroup::reserved() const { return impl_->held_cells() * impl_->config.cell_bytes; }
+void HeapGroup::replace_stream(StreamIndex stream) { impl_->ledger.forget(stream); }
+void HeapGroup::come_after(StreamIndex stream, StreamIndex other) { impl_->ledger.come_after(stream, other); }
+void HeapGroup::all_done() { impl_->ledger.all_done(); }
+
 std::uint64_t HeapGroup::peak_reserved() const { return impl_->peak_cells * impl_->config.cell_bytes; }
 void HeapGroup::reset_peak_reserved() { impl_->peak_cells = impl_->held_cells(); }
 std::uint64_t HeapGroup::live() const { return impl_->live_bytes; }
 std::uint64_t HeapGroup::pieces() const { return impl_->pieces.count(); }
 const HeapCounts& HeapGroup::counts() const { return impl_->counts; }
-std::uint64_t HeapGroup::changes() const {
-  const HeapCounts& c = impl_->counts;
-  return c.created + c.moved + c.released + c.split;
-}
 std::uint64_t HeapGroup::limit() const { return impl_->config.limit_bytes; }
 void HeapGroup::set_limit(std::uint64_t bytes, bool tight) {
   impl_->config.tight = tight;
   impl_->config.limit_bytes = bytes;
   impl_->held_ceiling = std::max(impl_->limit_cells(), impl_->held_cells());
+  impl_->note();
 }
+void HeapGroup::collect() { impl_->collect(false); }
 std::uint64_t HeapGroup::wholly_free() const { return impl_->pieces.free_cells() * impl_->config.cell_bytes; }
 
 std::uint64_t HeapGroup::trim(std::uint64_t keep, bool wait) {

@@ -24,7 +24,7 @@ class NodePool {
   }
 
  private:
-  static constexpr std::size_t kChunk = 256;  // Nodes; 18 KiB.
+  static constexpr std::size_t kChunk = 256;  // Nodes; 26 KiB.
 
   void refill() {
     chunks_.push_back(std::make_unique<HeapNode[]>(kChunk));

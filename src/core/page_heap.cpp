@@ -1,5 +1,5 @@
 // The nodes of a heap: split, merge, and the two calls of the steady state, allocate from mapped memory and free.
-// Neither asks the backing for anything. Under the device's lock.
+// Neither asks the backing for anything but the order of streams. Under the device's lock.
 #include "core/page_heap.hpp"
 
 #include <algorithm>
@@ -10,12 +10,13 @@
 
 namespace cistern::core {
 
-PageHeap::Impl::Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_)
+PageHeap::Impl::Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_, StreamIndex lowest_)
     : self(self_),
       group(group_),
       backing(backing_),
       cell_bytes(group_.config.cell_bytes),
       cell_shift(static_cast<unsigned>(std::countr_zero(cell_bytes))),
+      lowest(lowest_),
       range_cells(static_cast<std::uint32_t>(group_.config.range_bytes / cell_bytes)),
       cell_piece(range_cells),
       cell_node(range_cells) {
@@ -77,6 +78,7 @@ HeapNode* PageHeap::Impl::split(HeapNode* node, std::uint64_t at) {
   right->heap = &self;
   right->block = nullptr;
   right->state = node->state;
+  right->freed = node->freed;
   right->offset = at;
   right->size = node->offset + node->size - at;
   right->prev = node;
@@ -88,14 +90,19 @@ HeapNode* PageHeap::Impl::split(HeapNode* node, std::uint64_t at) {
   return right;
 }
 
+// The node, in no bin, leaves the list; a neighbour takes its bytes.
+void PageHeap::Impl::drop(HeapNode* node) {
+  forget_start(node);
+  (node->prev != nullptr ? node->prev->next : first) = node->next;
+  if (node->next != nullptr) node->next->prev = node->prev;
+  group.nodes.give(node);
+}
+
 // The next node, in no bin, becomes part of this one.
 void PageHeap::Impl::absorb_next(HeapNode* node) {
-  HeapNode* gone = node->next;
-  forget_start(gone);
-  node->size += gone->size;
-  node->next = gone->next;
-  if (gone->next != nullptr) gone->next->prev = node;
-  group.nodes.give(gone);
+  node->size += node->next->size;
+  node->freed.join(node->next->freed);
+  drop(node->next);
 }
 
 // Joins a free node, in no bin, with neighbours of its state and puts it in its bin.
@@ -115,8 +122,8 @@ HeapNode* PageHeap::Impl::merge(HeapNode* node) {
   return node;
 }
 
-// Gives the cells, all of them in one free node, another free state.
-HeapNode* PageHeap::Impl::change_state(Span cells, NodeState state) {
+// Gives the cells, all of them in one free node, another free state. Of a run: who freed its memory.
+HeapNode* PageHeap::Impl::change_state(Span cells, NodeState state, const Freed& freed) {
   const std::uint64_t begin = std::uint64_t{cells.first} << cell_shift;
   const std::uint64_t end = std::uint64_t{cells.last} << cell_shift;
   HeapNode* node = node_at(begin);
@@ -129,39 +136,130 @@ HeapNode* PageHeap::Impl::change_state(Span cells, NodeState state) {
     link_free(left);
   }
   node->state = state;
+  node->freed = freed;
   return merge(node);
 }
 
-// Makes [offset, offset + bytes) of a run a live node; what is left of the run stays free.
-HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes) {
-  runs.remove(run);
-  if (run->offset < offset) {
-    HeapNode* left = run;
-    run = split(left, offset);
-    runs.insert(left);
+// A new node for `bytes` at the start of a run, which shrinks.
+HeapNode* PageHeap::Impl::cut_front(HeapNode* run, std::uint64_t bytes) {
+  HeapNode* node = group.nodes.take();
+  node->heap = &self;
+  node->offset = run->offset;
+  node->size = bytes;
+  node->prev = run->prev;
+  node->next = run;
+  (run->prev != nullptr ? run->prev->next : first) = node;
+  run->prev = node;
+  const std::uint64_t cell = run->offset >> cell_shift;
+  run->offset += bytes;
+  runs.resize(run, run->size - bytes);
+  if (run->offset >> cell_shift != cell) {
+    if (cell_node[cell] == run) cell_node[cell] = node;
+    note_start(run);
   }
-  if (run->size > bytes) runs.insert(split(run, offset + bytes));
-  run->state = NodeState::live;
-  run->pinned = false;
-  run->idle = false;
-  for_pieces(run, [&](PieceTable::Index i) { group.pieces.retain(i); });
+  return node;
+}
+
+// The same at its end.
+HeapNode* PageHeap::Impl::cut_back(HeapNode* run, std::uint64_t bytes) {
+  HeapNode* node = group.nodes.take();
+  node->heap = &self;
+  node->offset = run->offset + run->size - bytes;
+  node->size = bytes;
+  node->prev = run;
+  node->next = run->next;
+  if (run->next != nullptr) run->next->prev = node;
+  run->next = node;
+  runs.resize(run, run->size - bytes);
+  note_start(node);
+  return node;
+}
+
+// Makes [offset, offset + bytes) of a run a live node; what is left of the run stays free.
+HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) {
+  group.ledger.know(stream);  // So that no free fails.
+  HeapNode* node = run;
+  if (offset + bytes == run->offset + run->size && offset != run->offset) {
+    node = cut_back(run, bytes);
+  } else if (bytes != run->size) {
+    if (offset != run->offset) {
+      runs.remove(run);
+      HeapNode* const right = split(run, offset);
+      runs.insert(run);
+      runs.insert(right);
+      run = right;
+    }
+    node = cut_front(run, bytes);
+  } else {
+    runs.remove(run);
+  }
+  node->state = NodeState::live;
+  node->block = nullptr;
+  node->stream = stream;
+  node->pinned = false;
+  node->idle = false;
+  for_pieces(node, [&](PieceTable::Index i) { group.pieces.retain(i); });
   group.live_bytes += bytes;
   group.note_live();
-  return run;
+  return node;
 }
 
-PageHeap::PageHeap(HeapGroup& group, Backing& backing) : impl_(std::make_unique<Impl>(*this, *group.impl_, backing)) {}
+// The live node becomes a part of the runs beside it, or a run.
+void PageHeap::Impl::free(HeapNode* node) {
+  const Freed freed = group.ledger.free(node->stream);
+  HeapNode* const prev = node->prev;
+  HeapNode* const next = node->next;
+  const bool joins_next = next != nullptr && next->state == NodeState::run;
+  if (prev != nullptr && prev->state == NodeState::run) {
+    prev->freed.join(freed);
+    std::uint64_t size = prev->size + node->size;
+    drop(node);
+    if (joins_next) {
+      runs.remove(next);
+      prev->freed.join(next->freed);
+      size += next->size;
+      drop(next);
+    }
+    runs.resize(prev, size);
+  } else if (joins_next) {
+    // The run takes the place of the node.
+    next->freed.join(freed);
+    const std::uint64_t size = next->size + node->size;
+    forget_start(next);
+    next->offset = node->offset;
+    drop(node);
+    note_start(next);
+    runs.resize(next, size);
+  } else {
+    node->state = NodeState::run;
+    node->freed = freed;
+    runs.insert(node);
+  }
+}
+
+PageHeap::PageHeap(HeapGroup& group, Backing& backing, StreamIndex lowest)
+    : impl_(std::make_unique<Impl>(*this, *group.impl_, backing, lowest)) {}
 PageHeap::~PageHeap() = default;
 
-HeapNode* PageHeap::allocate_mapped(std::uint64_t bytes, std::uint64_t alignment) {
-  const Impl::Place place = impl_->best_mapped(bytes, alignment);
-  return place.node == nullptr ? nullptr : impl_->carve(place.node, place.offset, bytes);
+HeapNode* PageHeap::allocate_mapped(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
+  Impl::Place place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::any});
+  if (place.node != nullptr && !impl_->group.order(stream, place.node->freed, impl_->backing)) {
+    place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::ready});
+  }
+  return place.node == nullptr ? nullptr : impl_->carve(place.node, place.offset, bytes, stream);
 }
 
-std::uint64_t PageHeap::left_at(std::uint64_t offset, std::uint64_t bytes) const {
+std::uint64_t PageHeap::left_at(std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) const {
   const HeapNode* run = impl_->node_at(offset);
   const bool fits = run->state == NodeState::run && run->offset + run->size - offset >= bytes;
-  return fits && impl_->pin_cells(offset, bytes) == 0 ? run->size - bytes : UINT64_MAX;
+  if (!fits || impl_->pin_cells(offset, bytes) != 0) return UINT64_MAX;
+  return run->size - bytes + (impl_->group.ledger.ready(stream, run->freed) ? 0 : Impl::kWait);
+}
+
+bool PageHeap::any_live() const {
+  const HeapNode* node = impl_->first;
+  while (node != nullptr && node->state != NodeState::live) node = node->next;
+  return node != nullptr;
 }
 
 const HeapNode* PageHeap::occupant(std::uint64_t offset, std::uint64_t bytes) const {
@@ -170,13 +268,15 @@ const HeapNode* PageHeap::occupant(std::uint64_t offset, std::uint64_t bytes) co
   return node != nullptr && node->offset < offset + bytes ? node : nullptr;
 }
 
-HeapNode* PageHeap::allocate_at(std::uint64_t offset, std::uint64_t bytes) {
-  return left_at(offset, bytes) == UINT64_MAX ? nullptr : impl_->carve(impl_->node_at(offset), offset, bytes);
+HeapNode* PageHeap::allocate_at(std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) {
+  if (left_at(offset, bytes, stream) == UINT64_MAX) return nullptr;
+  HeapNode* const run = impl_->node_at(offset);
+  return impl_->group.order(stream, run->freed, impl_->backing) ? impl_->carve(run, offset, bytes, stream) : nullptr;
 }
 
-HeapNode* PageHeap::allocate(std::uint64_t bytes, std::uint64_t alignment) {
-  HeapNode* node = allocate_mapped(bytes, alignment);
-  return node != nullptr ? node : impl_->grow(bytes, alignment);
+HeapNode* PageHeap::allocate(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
+  HeapNode* node = allocate_mapped(bytes, alignment, stream);
+  return node != nullptr ? node : impl_->grow(bytes, alignment, stream);
 }
 
 void PageHeap::free(HeapNode* node) {
@@ -186,9 +286,7 @@ void PageHeap::free(HeapNode* node) {
   impl_->for_pieces(node, [&](PieceTable::Index i) { pieces.drop(i); });
   impl_->group.live_bytes -= node->size;
   if (node->idle) impl_->group.idle_bytes -= node->size;
-  node->state = NodeState::run;
-  node->block = nullptr;
-  impl_->merge(node);
+  impl_->free(node);
 }
 
 void PageHeap::pin(HeapNode* node) {
@@ -204,7 +302,13 @@ void PageHeap::set_idle(HeapNode* node, bool idle) {
   impl_->group.note_live();
 }
 
-void PageHeap::collect() { impl_->group.collect(false); }
+Freed PageHeap::Impl::freed_in(const HeapNode* node, std::uint64_t end) {
+  Freed freed;
+  for (; node != nullptr && node->offset < end; node = node->next) {
+    if (node->state == NodeState::run) freed.join(node->freed);
+  }
+  return freed;
+}
 
 void PageHeap::for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const {
   const PieceTable& pieces = impl_->group.pieces;

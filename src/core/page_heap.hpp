@@ -1,9 +1,13 @@
 // PageHeap: places blocks in one reserved address range by best fit, and keeps physical memory only where it is needed.
-// HeapGroup: the heaps of one device (one a stream), their common budget, and the pieces that they lend each other.
+// HeapGroup: the heaps of one device (one for all streams, more for graph captures), their common budget, and the
+// pieces that they lend each other.
 //
 // Does: split, merge, choice of place, choice of physical pieces (create, move, release), the tight mode under a limit,
-// splitting of pinned pieces. Does not: touch memory, know devices or streams, lock. Every member is called under the
-// device's lock. Called by the allocator layer.
+// splitting of pinned pieces. Does not: touch memory, know devices, lock. Every member is called under the device's
+// lock. Called by the allocator layer.
+//
+// Streams share a heap. A block is in the order of one stream; free memory remembers the streams that freed it. A
+// request goes where its stream need not wait if there is such a place, else its stream is made to wait for the others.
 //
 // The range is a list of nodes in address order:
 //
@@ -28,6 +32,7 @@
 #include <vector>
 
 #include "core/backing.hpp"
+#include "core/stream_order.hpp"
 #include "core/units.hpp"
 
 namespace cistern::core {
@@ -64,6 +69,8 @@ struct HeapNode {
   bool pinned = false;  // Live only: its pieces never move, split or leave.
   bool idle = false;    // Live only: nobody uses it.
   std::uint16_t bin = 0;
+  StreamIndex stream{};  // Live only: in whose order it is.
+  Freed freed;           // Free only.
 };
 
 // Counts since the start.
@@ -75,6 +82,14 @@ struct HeapCounts {
   std::uint64_t waits = 0;  // Times that the host waited.
 };
 
+// What the fast ways ask at every step, kept up to date by the slow ones.
+struct HeapGauge {
+  std::uint64_t reserved = 0;  // Bytes of physical memory held.
+  std::uint64_t changes = 0;   // Grows with every change of what is held, moved or allowed.
+  bool over = false;           // More is held than the limit allows.
+  bool tight = false;
+};
+
 class HeapGroup {
  public:
   explicit HeapGroup(HeapConfig config);
@@ -82,11 +97,20 @@ class HeapGroup {
   HeapGroup(const HeapGroup&) = delete;
   HeapGroup& operator=(const HeapGroup&) = delete;
 
-  // The backing must outlive the group.
-  PageHeap& add_heap(Backing& backing);
+  // The blocks of the stream `lowest` come from the low end of the range, those of others from the top of what is
+  // mapped. The backing must outlive the group.
+  PageHeap& add_heap(Backing& backing, StreamIndex lowest = {});
+  // The number means another stream from now on, which comes after what the one before was given, and has waited for no
+  // other one.
+  void replace_stream(StreamIndex stream);
+  // The stream was made to wait for all that the other one was given so far.
+  void come_after(StreamIndex stream, StreamIndex other);
+  // The host has waited for all work of the device.
+  void all_done();
 
+  const HeapGauge& gauge() const { return gauge_; }
   // Bytes of physical memory held, and the most ever.
-  std::uint64_t reserved() const;
+  std::uint64_t reserved() const { return gauge_.reserved; }
   std::uint64_t peak_reserved() const;
   void reset_peak_reserved();
   // Bytes in live nodes.
@@ -94,9 +118,6 @@ class HeapGroup {
   // Pieces held now.
   std::uint64_t pieces() const;
   const HeapCounts& counts() const;
-  // Grows with every count.
-  std::uint64_t changes() const;
-
   std::uint64_t limit() const;
   // `tight` says that the limit leaves little above the live bytes to come: pieces are small from the start, which
   // costs two to three times the operations. Without it they become small when three quarters of the limit are held.
@@ -104,6 +125,8 @@ class HeapGroup {
   // Releases pieces without a live byte until at most `keep` bytes of them are left. Stale addresses whose work is not
   // done are left alone; with `wait` the host waits for them. Returns the bytes released.
   std::uint64_t trim(std::uint64_t keep, bool wait);
+  // Unmaps stale addresses whose work is done.
+  void collect();
   // Bytes in pieces without a live byte.
   std::uint64_t wholly_free() const;
   // Bytes of the largest block that could be placed without a new piece.
@@ -115,6 +138,7 @@ class HeapGroup {
  private:
   friend class PageHeap;
   struct Impl;
+  HeapGauge gauge_;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -124,16 +148,17 @@ class PageHeap {
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
-  // A live node of at least `bytes` (a multiple of the alignment), or null when no memory is left under the limit.
-  // pre: bytes > 0; alignment is a power of two, at least the configured one.
-  HeapNode* allocate(std::uint64_t bytes, std::uint64_t alignment);
-  // The same from mapped memory only: never asks the backing for anything. Null when nothing fits.
-  HeapNode* allocate_mapped(std::uint64_t bytes, std::uint64_t alignment);
+  // A live node of at least `bytes` (a multiple of the alignment) that work on the stream may use from now on, or null
+  // when no memory is left under the limit. pre: bytes > 0; alignment is a power of two, at least the configured one.
+  HeapNode* allocate(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream);
+  // The same from mapped memory only: asks the backing for nothing but the order of streams. Null when nothing fits.
+  HeapNode* allocate_mapped(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream);
   // The same at one place. Null when that is not free and mapped throughout, or when the block would be the first in a
   // piece that it does not cover. pre: [offset, offset + bytes) was a live node before, aligned.
-  HeapNode* allocate_at(std::uint64_t offset, std::uint64_t bytes);
-  // Bytes that the free run around such a place would have left; UINT64_MAX where allocate_at() gives null.
-  std::uint64_t left_at(std::uint64_t offset, std::uint64_t bytes) const;
+  HeapNode* allocate_at(std::uint64_t offset, std::uint64_t bytes, StreamIndex stream);
+  // Bytes that the free run around such a place would have left, and more than any run has where the stream would have
+  // to wait for another one; UINT64_MAX where allocate_at() gives null.
+  std::uint64_t left_at(std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) const;
   // A live node that touches such a place; null when none does.
   const HeapNode* occupant(std::uint64_t offset, std::uint64_t bytes) const;
   // pre: node is live and of this heap. Makes no call to the backing.
@@ -145,25 +170,21 @@ class PageHeap {
   void set_idle(HeapNode* node, bool idle);
   // Pieces of a held heap stay where they are, used or not: none moves, splits, leaves, or comes from another heap.
   void hold(bool on);
-  bool held() const;
   // Gives back all pieces of this heap that no live node touches. The host waits for work that may use them. False when
   // some had to stay (live nodes, a device that cannot be waited for now).
   bool release_pieces();
+  bool any_live() const;
   // Bytes of physical memory shown in this heap.
   std::uint64_t mapped() const;
   // Visits the nodes in address order.
   void for_each_node(const std::function<void(const HeapNode& node)>& visit) const;
-  // Unmaps stale addresses whose work is done.
-  void collect();
   // Visits the pieces shown in this heap, those that are about to leave included, and whether a live node touches each.
   void for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const;
-
-  void* user = nullptr;  // Its holder's; never read here.
 
  private:
   friend class HeapGroup;
   struct Impl;
-  PageHeap(HeapGroup& group, Backing& backing);
+  PageHeap(HeapGroup& group, Backing& backing, StreamIndex lowest);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -99,6 +99,7 @@ std::vector<std::string> HeapGroup::check_invariants() const {
   require(held == g.pieces.cells(), "conservation: cells of the pieces");
   require(free_cells == g.pieces.free_cells(), "conservation: cells of free pieces");
   require(leaving == g.releasing_cells, "conservation: cells that are leaving");
+  require(gauge_.reserved == g.held_cells() * cell, "conservation: the gauge shows what is held");
   require(g.held_cells() <= g.held_ceiling, "held memory keeps the limit");
   return broken;
 }

@@ -2,36 +2,45 @@
 // under the limit; at the limit pieces leave, the host waits, and pinned pieces are split. Under the device's lock.
 #include <algorithm>
 #include <cassert>
+#include <utility>
 #include <vector>
 
 #include "core/page_heap_impl.hpp"
 
 namespace cistern::core {
 
-HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment) {
-  if (!group.config.virtual_memory) return grow_segment(bytes, alignment);
+HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
+  if (!group.config.virtual_memory) return grow_segment(bytes, alignment, stream);
   group.collect(false);
   // Each attempt gives up more: the best place, the place with fewest missing cells, a host wait, split pieces,
   // and at last the cell that is kept for splits.
   enum { kBest, kFewest, kWait, kSplit, kReserve, kAttempts };
+  taker = {stream, Over::any};
+  group.use_reserve = false;
   for (int attempt = kBest; attempt < kAttempts; ++attempt) {
     if (attempt == kWait) group.collect(true);
     const Place place = best_unmapped(bytes, alignment, attempt != kBest);
     if (place.node == nullptr) continue;
+    // Before new memory is merged with what lies beside the place. Where some stream cannot be waited for (a graph
+    // capture): once more, beside what it freed.
+    if (!group.order(stream, freed_in(node_at(place.offset), place.offset + bytes), backing)) {
+      if (std::exchange(taker.over, Over::ready) == Over::any) attempt = kBest - 1;
+      continue;
+    }
     const Span wanted = cells_of(place.offset, bytes);
     if (attempt == kSplit) split_until_enough(wanted);
     group.use_reserve = attempt == kReserve;
     const bool filled = fill(wanted);
     group.use_reserve = false;
     group.finish_moves(backing);
-    if (filled) return carve(node_at(place.offset), place.offset, bytes);
+    if (filled) return carve(node_at(place.offset), place.offset, bytes, stream);
   }
   return nullptr;
 }
 
 // A segment never moves and no block crosses its end: an unmapped cell stays between segments. Many small ones waste
 // less than few large ones; over the recorded traces 1/16 of what is held, at most 16 MiB, did best (docs/metal.md).
-HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignment) {
+HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
   const std::uint64_t least = align_up(bytes + (alignment > cell_bytes ? alignment : 0), cell_bytes) >> cell_shift;
   const std::uint64_t held = group.pieces.cells();
   const std::uint64_t most = std::max(group.config.segment_bytes >> cell_shift, held / HeapTuning::segment_count);
@@ -40,11 +49,8 @@ HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignm
   // Not by another search, which looks at few candidates and might miss the new run.
   const auto place_in = [&](std::uint32_t first) {
     HeapNode* const run = node_at(std::uint64_t{first} << cell_shift);
-    return carve(run, align_up(run->offset, alignment), bytes);
+    return carve(run, align_up(run->offset, alignment), bytes, stream);
   };
-  if (const std::uint32_t first = this->held ? 0 : borrow_segment(least, std::max(cells, 2 * least))) {
-    return place_in(first);
-  }
   for (;; cells = least) {
     while (group.held_cells() + cells > group.limit_cells() && release_one(cells, {0, 0}, true)) {
     }
@@ -61,19 +67,6 @@ HeapNode* PageHeap::Impl::grow_segment(std::uint64_t bytes, std::uint64_t alignm
     if (create_piece(static_cast<std::uint32_t>(cells), first, {0, 0}, made)) return place_in(first);
     if (cells == least) return nullptr;
   }
-}
-
-// The smallest free segment of another heap with `least` to `most` cells comes here: its memory stays where it is, only
-// the books change, and this heap's work waits for the other's on the device. Its first cell; 0 when there is none.
-std::uint32_t PageHeap::Impl::borrow_segment(std::uint64_t least, std::uint64_t most) {
-  PieceTable::Index best = 0;
-  group.pieces.for_each_free(PieceTable::class_of(static_cast<std::uint32_t>(most)),
-                             [&](PieceTable::Index i, const PieceInfo& p) {
-                               if (p.heap == &self || p.cells < least || p.cells > most) return;
-                               if (best == 0 || p.cells < group.pieces[best].cells) best = i;
-                             });
-  const std::uint32_t first = best == 0 ? 0 : segment_place(group.pieces[best].cells);
-  return first != 0 && move_piece(best, first) ? first : 0;
 }
 
 // Where a segment goes: into the smallest gap, with an unmapped cell on either side. 0 when none has room.
@@ -117,8 +110,11 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
     const bool prefer_new = group.config.commit_on_touch || 4 * group.pieces[victim].cells < std::min(need, cap);
     if (may_create && prefer_new) victim = 0;
     std::uint32_t done = 0;
+    const Over before = taker.over;
     if (victim != 0 && move_piece(victim, at)) {
       done = group.pieces[victim].cells;
+    } else if (taker.over != before) {
+      continue;  // That one's stream cannot be waited for: another victim.
     } else if (!create_piece(d, at, wanted, done)) {
       return false;
     }
@@ -159,9 +155,9 @@ bool PageHeap::Impl::create_piece(std::uint32_t cells, std::uint32_t at, Span ke
     backing.destroy(piece, cells);
     return false;
   }
-  show_piece(group.pieces.add(piece, &self, at, cells));
-  group.note_peak();
+  show_piece(group.pieces.add(piece, &self, at, cells), {});
   ++group.counts.created;
+  group.note();
   made = cells;
   return true;
 }
@@ -249,7 +245,7 @@ void PageHeap::Impl::replace_entry(PieceTable::Index index, const std::vector<Pa
     group.counts.created += 1;
   }
   group.counts.released += 1;
-  group.note_peak();
+  group.note();
   for (std::uint32_t c = old.start; c < old.start + old.cells;) {
     if (cell_piece[c] != 0) {
       ++c;

@@ -30,9 +30,14 @@ struct NodeList {
 
 // Numbers of the policy; source: simulation over recorded traces (docs/design.md).
 struct HeapTuning {
-  static constexpr std::uint64_t cap_part = 48;  // Largest piece: 1/48 of the peak, within 2 and 16 cells.
+  // Largest piece: 1/48 of the peak, within 2 and 16 cells; of a large heap 1/128 of the peak, at most 32 cells. What
+  // an operation costs does not depend on its bytes; heaps of 90 GiB take 0.6 of the operations. With 128 cells they
+  // take a third, but on a full device more pieces must be split for a block of all that is free.
+  static constexpr std::uint64_t cap_part = 48;
   static constexpr std::uint64_t cap_least = 2;
   static constexpr std::uint64_t cap_most = 16;
+  static constexpr std::uint64_t large_cap_part = 128;
+  static constexpr std::uint64_t large_cap_most = 32;
   static constexpr std::uint64_t tight_part = 64;  // Under a limit: 1/64 of it, within 2 and 4 cells.
   static constexpr std::uint64_t tight_least = 2;
   static constexpr std::uint64_t tight_most = 4;
@@ -53,9 +58,10 @@ struct StaleAddress {
 inline constexpr Ticket kUnmarked{UINT64_MAX};
 
 struct HeapGroup::Impl {
-  explicit Impl(HeapConfig c) : config(c) {}
+  Impl(HeapConfig c, HeapGauge& g) : config(c), gauge(g) {}
 
   HeapConfig config;
+  HeapGauge& gauge;
   std::vector<std::unique_ptr<PageHeap>> heaps;
   NodePool nodes;
   PieceTable pieces;
@@ -68,6 +74,7 @@ struct HeapGroup::Impl {
   std::uint64_t releasing_cells = 0;  // In pieces that leave once their ticket has passed.
   std::vector<StaleAddress>
       stale;  // Of all heaps, in the order of their tickets: a piece is unmapped before it is destroyed.
+  OrderLedger ledger;
   std::uint64_t held_ceiling = UINT64_MAX;  // The limit in cells, or what was held when it was set below that.
 
   std::uint64_t cells_of(std::uint64_t bytes) const { return bytes / config.cell_bytes; }
@@ -80,28 +87,43 @@ struct HeapGroup::Impl {
     return has_limit() && !use_reserve && limit >= HeapTuning::reserve_from ? limit - 1 : limit;
   }
   bool has_limit() const { return config.limit_bytes != UINT64_MAX; }
-  bool tight() const { return config.tight || (has_limit() && held_cells() > limit_cells() / 4 * 3); }
   // Largest piece that is made, in cells.
   std::uint32_t cap() const;
   // Cells that may be held without giving others back first: 1.04 x the peak of live bytes.
   std::uint64_t allowed_cells() const;
   // Segments only: cells that may be held while some of them wait for work to end, 1.12 x the peak of live bytes.
   std::uint64_t tolerated_cells() const { return cells_of(peak_live_bytes / 25 * 28); }
+  // Makes the stream wait for those that freed the memory. False when one of them cannot be waited for now.
+  bool order(StreamIndex stream, const Freed& freed, Backing& backing) {
+    if (ledger.ready(stream, freed)) return true;
+    return ledger.order(stream, freed, [&](StreamIndex other) { return backing.order(other, stream); });
+  }
   // One ticket for all addresses that became stale since the last call; where nothing runs they are unmapped at once.
   void finish_moves(Backing& backing);
   // Unmaps stale addresses whose work is done; with `may_wait` all of them.
   void collect(bool may_wait);
   void note_live() { peak_live_bytes = std::max(peak_live_bytes, live_bytes - idle_bytes); }
-  void note_peak() { peak_cells = std::max(peak_cells, held_cells()); }
+  // After each change of what is held, moved or allowed.
+  void note();
 };
 
 struct PageHeap::Impl {
-  Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_);
+  Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_, StreamIndex lowest_);
 
   // A stretch of cells, [first, last).
   struct Span {
     std::uint32_t first = 0;
     std::uint32_t last = 0;
+  };
+  // Which free memory a request may take: all, or what its stream need not wait for.
+  enum class Over : std::uint8_t { any, ready };
+  // Cost of a place where the stream would have to wait for another one: only when none of the candidates is ready it
+  // does. With less of it streams wait for each other up to four times as often.
+  static constexpr std::uint64_t kWait = std::uint64_t{1} << 60;
+  // Whom grow() works for.
+  struct Taker {
+    StreamIndex stream{};
+    Over over = Over::any;
   };
   // Where a block is put, and what that costs.
   struct Place {
@@ -111,7 +133,11 @@ struct PageHeap::Impl {
   };
 
   // --- Nodes (page_heap.cpp) ---
-  HeapNode* carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes);
+  HeapNode* carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes, StreamIndex stream);
+  HeapNode* cut_front(HeapNode* run, std::uint64_t bytes);
+  HeapNode* cut_back(HeapNode* run, std::uint64_t bytes);
+  void free(HeapNode* node);
+  void drop(HeapNode* node);
   void link_free(HeapNode* node);
   void unlink_free(HeapNode* node);
   HeapNode* split(HeapNode* node, std::uint64_t at);
@@ -120,24 +146,27 @@ struct PageHeap::Impl {
   void note_start(HeapNode* node);
   void forget_start(HeapNode* node);
   HeapNode* node_at(std::uint64_t offset) const;
+  // Who freed the runs from a node on, up to an offset.
+  static Freed freed_in(const HeapNode* node, std::uint64_t end);
   Span cells_of(std::uint64_t offset, std::uint64_t bytes) const {
     return {static_cast<std::uint32_t>(offset >> cell_shift),
             static_cast<std::uint32_t>((offset + bytes + cell_bytes - 1) >> cell_shift)};
   }
   template <class F>
   void for_pieces(const HeapNode* node, F&& f);
-  HeapNode* change_state(Span cells, NodeState state);
+  HeapNode* change_state(Span cells, NodeState state, const Freed& freed = {});
 
   // --- Choice of place (page_heap_place.cpp) ---
   std::int64_t pin_cells(std::uint64_t offset, std::uint64_t bytes) const;
-  Place best_mapped(std::uint64_t bytes, std::uint64_t alignment) const;
+  template <bool kShared>  // Whether several streams freed memory.
+  Place best_mapped_among(std::uint64_t bytes, std::uint64_t alignment, Taker by) const;
+  Place best_mapped(std::uint64_t bytes, std::uint64_t alignment, Taker by) const;
   Place best_unmapped(std::uint64_t bytes, std::uint64_t alignment, bool fewest_cells) const;
   std::int64_t unmapped_cost(const HeapNode* hole, std::uint64_t offset, std::uint64_t bytes, bool fewest_cells) const;
 
   // --- Growth (page_heap_grow.cpp) ---
-  HeapNode* grow(std::uint64_t bytes, std::uint64_t alignment);
-  HeapNode* grow_segment(std::uint64_t bytes, std::uint64_t alignment);
-  std::uint32_t borrow_segment(std::uint64_t least, std::uint64_t most);
+  HeapNode* grow(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream);
+  HeapNode* grow_segment(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream);
   std::uint32_t segment_place(std::uint64_t cells) const;
   bool fill(Span wanted);
   bool fill_gap(Span gap, std::uint32_t need, Span wanted);
@@ -147,7 +176,7 @@ struct PageHeap::Impl {
   void replace_entry(PieceTable::Index index, const std::vector<Part>& parts);
 
   // --- Pieces that move and leave (page_heap_pieces.cpp) ---
-  void show_piece(PieceTable::Index index);
+  void show_piece(PieceTable::Index index, const Freed& freed);
   void hide_piece(PieceTable::Index index, Piece leaving);
   void hold_piece(PieceTable::Index index, bool on);
   void let_go(PieceTable::Index index);
@@ -160,10 +189,12 @@ struct PageHeap::Impl {
   Backing& backing;
   const std::uint64_t cell_bytes;
   const unsigned cell_shift;
+  const StreamIndex lowest;  // Its blocks come from the low end.
   const std::uint32_t range_cells;
   RunBins runs;
   NodeList gaps;
   HeapNode* first = nullptr;
+  Taker taker;
   bool held = false;                          // Each piece counts one live and pinned node more than there are.
   std::vector<PieceTable::Index> cell_piece;  // By cell; 0 where nothing is mapped or the address is stale.
   std::vector<HeapNode*> cell_node;           // By cell: the last node that starts in it.

@@ -17,10 +17,10 @@ bool overlaps(const PieceInfo& p, std::uint32_t first, std::uint32_t last) {
 }  // namespace
 
 // The piece, just mapped, becomes part of the runs.
-void PageHeap::Impl::show_piece(PieceTable::Index index) {
+void PageHeap::Impl::show_piece(PieceTable::Index index, const Freed& freed) {
   const PieceInfo& p = group.pieces[index];
   std::fill_n(cell_piece.begin() + p.start, p.cells, index);
-  change_state({p.start, p.start + p.cells}, NodeState::run);
+  change_state({p.start, p.start + p.cells}, NodeState::run, freed);
   if (held) hold_piece(index, true);
 }
 
@@ -41,20 +41,26 @@ void PageHeap::Impl::hide_piece(PieceTable::Index index, Piece leaving) {
   group.stale.push_back({change_state({p.start, p.start + p.cells}, NodeState::stale), kUnmarked, leaving});
 }
 
-// The largest free piece of at most `need` cells, else the smallest of at most `most`; of this heap before others'
-// pieces.
+// The largest free piece of at most `need` cells, else the smallest of at most `most`; of the same size one that the
+// stream need not wait for, then of this heap.
 PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t most, Span keep) {
   PieceTable::Index below = 0;
   PieceTable::Index above = 0;
+  const auto ready = [&](const PieceInfo& p) {
+    const HeapNode* run = p.heap->impl_->node_at(std::uint64_t{p.start} << cell_shift);
+    return group.ledger.ready(taker.stream, run->freed);
+  };
   const auto better = [&](const PieceInfo& p, PieceTable::Index than, bool larger) {
     if (than == 0) return true;
     const PieceInfo& q = group.pieces[than];
     if (p.cells != q.cells) return larger == (p.cells > q.cells);
+    if (group.ledger.several() && ready(p) != ready(q)) return ready(p);
     if ((p.heap == &self) != (q.heap == &self)) return p.heap == &self;
     return p.heap == &self && p.start > q.start;  // High addresses leave first.
   };
   group.pieces.for_each_free(PieceTable::class_of(most), [&](PieceTable::Index i, const PieceInfo& p) {
     if (p.heap == &self && overlaps(p, keep.first, keep.last)) return;
+    if (taker.over == Over::ready && !ready(p)) return;
     if (p.cells <= need) {
       if (better(p, below, true)) below = i;
     } else if (p.cells <= most) {
@@ -67,20 +73,17 @@ PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t 
 bool PageHeap::Impl::move_piece(PieceTable::Index index, std::uint32_t to) {
   PieceInfo& p = group.pieces[index];
   Impl& from = *p.heap->impl_;
-  if (&from != this && !backing.acquire_from(from.backing)) return false;
+  const Freed freed = from.node_at(std::uint64_t{p.start} << cell_shift)->freed;
+  if (!group.order(taker.stream, freed, backing)) {
+    taker.over = Over::ready;
+    return false;
+  }
   if (!backing.map(Cell{to}, p.id, p.cells)) return false;
   from.hide_piece(index, Piece::none);
-  if (!group.config.virtual_memory) {
-    // The address is a number in the books, which no work can reach: nothing has to pass before it serves again.
-    HeapNode* const node = group.stale.back().node;
-    group.stale.pop_back();
-    from.backing.unmap(Cell{p.start}, p.cells);
-    node->state = NodeState::gap;
-    from.merge(node);
-  }
   group.pieces.relocate(index, &self, to);
-  show_piece(index);
+  show_piece(index, freed);
   ++group.counts.moved;
+  group.note();
   return true;
 }
 
@@ -108,6 +111,7 @@ void PageHeap::Impl::let_go(PieceTable::Index index) {
   group.pieces.erase(index);
   group.releasing_cells += p.cells;
   ++group.counts.released;
+  group.note();
 }
 
 void PageHeap::hold(bool on) {
@@ -117,8 +121,6 @@ void PageHeap::hold(bool on) {
     if (pieces[i].heap == this) impl_->hold_piece(i, on);
   }
 }
-
-bool PageHeap::held() const { return impl_->held; }
 
 bool PageHeap::release_pieces() {
   const PieceTable& pieces = impl_->group.pieces;
@@ -165,6 +167,7 @@ void HeapGroup::Impl::collect(bool may_wait) {
     if (entry.leaving != Piece::none) {
       heap.backing.destroy(entry.leaving, cells);
       releasing_cells -= cells;
+      note();
     }
     entry.node->state = NodeState::gap;
     heap.merge(entry.node);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <climits>
 
 #include "core/page_heap_impl.hpp"
 
@@ -13,6 +14,7 @@ namespace {
 // Costs are in thousandths of a cell.
 constexpr std::int64_t kCell = 1000;
 constexpr std::uint64_t kMappedWeight = 30;  // Of what is left, and of the address, in best_mapped().
+// With three of them the second passes of the recorded traces take four times the operations on pieces.
 constexpr int kRunCandidates = 6;
 // Under a tight limit: more of them, and the lowest address whatever is left of the run. Over ten passes of `serving`
 // within 1.05 x its live bytes no request is refused; by the usual cost 1 to 3 a pass are.
@@ -24,56 +26,66 @@ constexpr std::size_t kHoleCandidates = 8;
 // Cells of wholly free pieces that the block would touch without covering them: memory that it keeps from moving.
 // Pieces inside the block are covered whole, so only the outer two count.
 std::int64_t PageHeap::Impl::pin_cells(std::uint64_t offset, std::uint64_t bytes) const {
-  if (group.pieces.free_cells() == 0) return 0;
   const Span span = cells_of(offset, bytes);
-  const auto uncovered = [&](PieceTable::Index i) -> std::int64_t {
-    const PieceInfo& p = group.pieces[i];
-    if (i == 0 || p.live != 0) return 0;
-    const std::uint32_t from = std::max(p.start, span.first);
-    const std::uint32_t to = std::min(p.start + p.cells, span.last);
-    return static_cast<std::int64_t>(p.cells) - (to - from);
-  };
-  const PieceTable::Index left = cell_piece[span.first];
-  const PieceTable::Index right = cell_piece[span.last - 1];
-  return uncovered(left) + (right != left ? uncovered(right) : 0);
+  const PieceTable::Index left = cell_piece[span.first], right = cell_piece[span.last - 1];
+  std::int64_t cells = 0;
+  if (const PieceInfo& p = group.pieces[left]; left != 0 && p.live == 0) {
+    cells = static_cast<std::int64_t>(p.cells) - (std::min(p.start + p.cells, span.last) - span.first);
+  }
+  if (right == left) return cells;
+  if (const PieceInfo& p = group.pieces[right]; right != 0 && p.live == 0) {
+    cells += static_cast<std::int64_t>(p.cells) - (span.last - std::max(p.start, span.first));
+  }
+  return cells;
 }
 
-// Start and end of the smallest runs that fit: least pin + 0.03 x what is left of the run + 0.03 x address.
-// The pin is looked up only where the rest of the cost is below the best so far; a run's end, which costs more than its
-// start, only where the start has one.
-PageHeap::Impl::Place PageHeap::Impl::best_mapped(std::uint64_t bytes, std::uint64_t alignment) const {
+// Start and end of the smallest runs that fit: least pin + 0.03 x what is left of the run + 0.03 x address. The pin is
+// looked up only where the rest of the cost is below the best so far; the second end, which costs more, only where the
+// first has one. Other streams than the first come from the top, so that what is freed beside a block is rather of its
+// own stream.
+template <bool kShared>
+PageHeap::Impl::Place PageHeap::Impl::best_mapped_among(std::uint64_t bytes, std::uint64_t alignment, Taker by) const {
   HeapNode* best_run = nullptr;
   std::uint64_t best_offset = 0;
   // In bytes, without the constant part: 0.03 of a cell a cell, so a pinned cell is 1000 / 30 of them.
   std::uint64_t best_cost = UINT64_MAX;
+  const std::uint64_t pinned_cell = cell_bytes * std::uint64_t{kCell} / kMappedWeight;
   const bool any_free = group.pieces.free_cells() != 0;
-  const bool tight = group.tight();
-  const auto pin = [&](std::uint64_t offset) -> std::uint64_t {
-    if (!any_free) return 0;
-    return (static_cast<std::uint64_t>(pin_cells(offset, bytes)) << cell_shift) * std::uint64_t{kCell} / kMappedWeight;
+  const bool tight = group.gauge.tight;
+  const bool from_top = kShared && by.stream != lowest;
+  const std::uint64_t top = std::uint64_t{range_cells} << cell_shift;
+  const auto consider = [&](HeapNode* run) {
+    std::uint64_t rest = tight ? 0 : run->size;
+    if (!from_top && rest + run->offset >= best_cost) return;
+    const std::uint64_t end = run->offset + run->size, low = align_up(run->offset, alignment);
+    if (low + bytes > end) return;
+    if (kShared && !group.ledger.ready(by.stream, run->freed)) {
+      if (by.over == Over::ready) return;
+      rest += kWait;
+    }
+    // Whether there is a pin, which makes the other end worth a look.
+    const auto pinned_at = [&](std::uint64_t offset) {
+      const std::uint64_t cost = rest + (from_top ? top - offset : offset);
+      if (cost >= best_cost) return false;
+      const std::uint64_t pin = any_free ? static_cast<std::uint64_t>(pin_cells(offset, bytes)) * pinned_cell : 0;
+      if (cost + pin < best_cost) best_run = run, best_offset = offset, best_cost = cost + pin;
+      return pin != 0;
+    };
+    const std::uint64_t high = align_down(end - bytes, alignment);
+    if (pinned_at(from_top ? high : low)) pinned_at(from_top ? low : high);
   };
-  runs.for_fitting(bytes, tight ? kTightCandidates : kRunCandidates, [&](HeapNode* run) {
-    const std::uint64_t low = align_up(run->offset, alignment);
-    const std::uint64_t rest = tight ? 0 : run->size;
-    const std::uint64_t cost = rest + low;
-    if (cost >= best_cost || low + bytes > run->offset + run->size) return;
-    const std::uint64_t low_pin = pin(low);
-    if (cost + low_pin < best_cost) best_run = run, best_offset = low, best_cost = cost + low_pin;
-    if (low_pin == 0) return;
-    const std::uint64_t high = align_down(run->offset + run->size - bytes, alignment);
-    if (rest + high >= best_cost) return;
-    const std::uint64_t high_cost = rest + high + pin(high);
-    if (high_cost < best_cost) best_run = run, best_offset = high, best_cost = high_cost;
-  });
-  // None of those candidates has an aligned place: larger ones have.
-  if (best_run == nullptr && alignment > group.config.alignment) {
-    runs.for_fitting(bytes + alignment - group.config.alignment, kRunCandidates, [&](HeapNode* run) {
-      const std::uint64_t low = align_up(run->offset, alignment);
-      const std::uint64_t cost = run->size + low + pin(low);
-      if (cost < best_cost) best_run = run, best_offset = low, best_cost = cost;
-    });
+  const int candidates = by.over == Over::ready ? INT_MAX : tight ? kTightCandidates : kRunCandidates;
+  // When none of the candidates has an aligned place, larger ones have.
+  for (std::uint64_t least = bytes, most = bytes + alignment - group.config.alignment;; least = most) {
+    runs.for_fitting(least, candidates, consider);
+    if (best_run != nullptr || least == most) break;
   }
   return {best_run, best_offset, 0};
+}
+
+PageHeap::Impl::Place PageHeap::Impl::best_mapped(std::uint64_t bytes, std::uint64_t alignment, Taker by) const {
+  const bool shared = group.ledger.several() || by.stream != StreamIndex{};
+  return shared ? best_mapped_among<true>(bytes, alignment, by) : best_mapped_among<false>(bytes, alignment, by);
 }
 
 // Price of a place in a hole: cells to be mapped + 0.3 x operations + 0.1 x pin + 0.1 x address.
@@ -107,15 +119,16 @@ PageHeap::Impl::Place PageHeap::Impl::best_unmapped(std::uint64_t bytes, std::ui
     std::uint64_t end = 0;
   };
   std::vector<Hole> holes;
-  const auto usable = [](const HeapNode* n) {
-    return n != nullptr && (n->state == NodeState::run || n->state == NodeState::gap);
+  const auto part_of_hole = [&](const HeapNode* n) {
+    if (n == nullptr || n->state != NodeState::run) return n != nullptr && n->state == NodeState::gap;
+    return taker.over == Over::any || group.ledger.ready(taker.stream, n->freed);
   };
   for (HeapNode* gap = gaps.head; gap != nullptr; gap = gap->bin_next) {
     HeapNode* left = gap;
-    while (usable(left->prev) && left->prev->state == NodeState::run) left = left->prev;
-    if (usable(left->prev)) continue;  // Another gap stands before: that one brings the hole.
+    while (part_of_hole(left->prev) && left->prev->state == NodeState::run) left = left->prev;
+    if (part_of_hole(left->prev)) continue;  // Another gap stands before: that one brings the hole.
     HeapNode* right = gap;
-    while (usable(right->next)) right = right->next;
+    while (part_of_hole(right->next)) right = right->next;
     const Hole hole{left, left->offset, right->offset + right->size};
     if (align_up(hole.begin, alignment) + bytes <= hole.end) holes.push_back(hole);
   }

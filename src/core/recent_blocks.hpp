@@ -2,8 +2,9 @@
 //
 // Does: gives one back to a request of exactly its size, so that sizes that alternate cost neither a search nor a
 // merge. Does not: own the blocks, or keep them from being merged: its user gives all of them to the heap before it
-// searches it, so that other requests are placed as if the blocks had been freed at once. Called by Central alone.
-// Locking: under the device's lock.
+// searches it for the same stream, so that its other requests are placed as if the blocks had been freed at once. Those
+// of other streams wait until memory would have to be brought. Called by Central alone. Locking: under the device's
+// lock.
 #pragma once
 
 #include <array>

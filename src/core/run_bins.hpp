@@ -32,21 +32,28 @@ class RunBins {
     }
   }
 
+  // The node, which is in its bin, has `size` bytes from now on.
+  void resize(HeapNode* node, std::uint64_t size) {
+    if (bin_of(size) == node->bin) {
+      node->size = size;
+      return;
+    }
+    remove(node);
+    node->size = size;
+    insert(node);
+  }
+
   // Calls f for up to `limit` runs of at least `size` bytes, smaller bins first.
   template <class F>
   void for_fitting(std::uint64_t size, int limit, F&& f) const {
     const std::uint32_t first = bin_of(size);
-    for (HeapNode* n = heads_[first]; n != nullptr; n = n->bin_next) {
-      if (n->size < size) continue;
-      f(n);
-      if (--limit == 0) return;
-    }
     std::uint32_t w = first / 64;
-    std::uint64_t word = bits_[w] & (~std::uint64_t{1} << (first % 64));  // Bins above the first.
+    std::uint64_t word = bits_[w] & (~std::uint64_t{0} << (first % 64));
     for (;;) {
       for (; word != 0; word &= word - 1) {
         for (HeapNode* n = heads_[w * 64 + static_cast<std::uint32_t>(std::countr_zero(word))]; n != nullptr;
              n = n->bin_next) {
+          if (n->size < size) continue;  // In the first bin.
           f(n);
           if (--limit == 0) return;
         }

@@ -42,23 +42,30 @@ void StreamUses::replace_stream(std::uint32_t gone, std::uint32_t heir) {
   }
 }
 
-bool OrderLedger::needs_wait(std::uint32_t to, std::uint32_t from) {
-  if (to == from) return false;
-  const std::uint64_t frees = slot(from).frees;
-  auto& seen = slot(to).seen;
-  return from >= seen.size() || seen[from] != frees;
+bool OrderLedger::any_ahead(StreamIndex stream, const Freed& freed) const {
+  return std::any_of(freed.parts_.begin(), freed.parts_.end(), [&](std::uint64_t part) {
+    if (part == 0) return false;
+    if (Freed::stream_of(part) != Freed::kAll) return ahead(stream, Freed::stream_of(part), Freed::when_of(part));
+    bool any = false;
+    for (std::uint64_t other = 0; other < streams_.size(); ++other) {
+      any = any || ahead(stream, other, Freed::when_of(part));
+    }
+    return any;
+  });
 }
 
-void OrderLedger::waited(std::uint32_t to, std::uint32_t from) {
-  const std::uint64_t frees = slot(from).frees;
-  auto& seen = slot(to).seen;
-  if (from >= seen.size()) seen.resize(from + 1);
-  seen[from] = frees;
+void OrderLedger::come_after(StreamIndex stream, StreamIndex other) {
+  know(stream);
+  know(other);
+  auto& seen = streams_[raw(stream)].seen;
+  const auto& before = streams_[raw(other)].seen;
+  seen.resize(streams_.size());
+  for (std::size_t i = 0; i < before.size(); ++i) seen[i] = std::max(seen[i], before[i]);
+  seen[raw(other)] = clock_;
 }
 
-void OrderLedger::forget(std::uint32_t heap) {
-  ++slot(heap).frees;
-  slot(heap).seen.clear();
+void OrderLedger::forget(StreamIndex stream) {
+  if (raw(stream) < streams_.size()) streams_[raw(stream)].seen.clear();
 }
 
 }  // namespace cistern::core

@@ -6,12 +6,16 @@
 // Knows streams as numbers; records no event and makes no call. Locking: one leaf lock inside; empty() needs none.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
+
+#include "core/units.hpp"
 
 namespace cistern::core {
 
@@ -43,29 +47,117 @@ class StreamUses {
   std::unordered_map<const Block*, std::vector<std::uint32_t>> uses_;
 };
 
-// Remembers which heap has waited for which other one, so that memory that moves again without a free in between costs
-// no further event. Under the device's lock.
-class OrderLedger {
+// In whose order a free stretch of memory is: the streams that freed parts of it, and when each did so last, on the
+// ledger's clock.
+class Freed {
  public:
-  // Memory of `heap` was freed: what waited for it before must wait again.
-  void freed(std::uint32_t heap) { ++slot(heap).frees; }
-  // Whether `to` must wait for `from` before it takes memory from there.
-  bool needs_wait(std::uint32_t to, std::uint32_t from);
-  void waited(std::uint32_t to, std::uint32_t from);
-  // Another stream takes the heap over: everything must be waited for again.
-  void forget(std::uint32_t heap);
+  Freed() = default;
+  Freed(StreamIndex stream, std::uint64_t when) : parts_{pack(raw(stream), when)} {}
 
- private:
-  struct Heap {
-    std::uint64_t frees = 1;
-    std::vector<std::uint64_t> seen;  // By heap: its `frees` when this one waited last.
-  };
-  Heap& slot(std::uint32_t heap) {
-    if (heap >= heaps_.size()) heaps_.resize(heap + 1);
-    return heaps_[heap];
+  // Both stretches become one.
+  void join(const Freed& other) {
+    const std::uint64_t first = other.parts_[0];
+    if (first == 0) return;
+    if (other.parts_[1] == 0 && stream_of(parts_[0]) == stream_of(first)) {
+      parts_[0] = std::max(parts_[0], first);  // The usual case: the same stream.
+      return;
+    }
+    for (const std::uint64_t part : other.parts_) {
+      if (part != 0) add(part);
+    }
   }
 
-  std::vector<Heap> heaps_;
+ private:
+  friend class OrderLedger;
+  // More streams than this, which is rare, become one that stands for all.
+  static constexpr std::size_t kMost = 4;
+  static constexpr std::uint64_t kAll = UINT16_MAX;
+  static constexpr unsigned kClockBits = 48;
+
+  static constexpr std::uint64_t pack(std::uint64_t stream, std::uint64_t when) { return stream << kClockBits | when; }
+  static constexpr std::uint64_t stream_of(std::uint64_t part) { return part >> kClockBits; }
+  static constexpr std::uint64_t when_of(std::uint64_t part) { return part & ((std::uint64_t{1} << kClockBits) - 1); }
+  void add(std::uint64_t part) {
+    for (std::uint64_t& mine : parts_) {
+      if (mine == 0 || stream_of(mine) == stream_of(part)) {
+        mine = std::max(mine, part);
+        return;
+      }
+    }
+    std::uint64_t last = when_of(part);
+    for (const std::uint64_t mine : parts_) last = std::max(last, when_of(mine));
+    parts_ = {pack(kAll, last)};
+  }
+
+  std::array<std::uint64_t, kMost> parts_{};  // Used ones first; 0 is none, since the clock starts at 1.
+};
+
+// Knows how far each stream of a device has waited for each other one: a vector clock a stream, over one clock that
+// counts frees. Who takes memory that others freed waits for them once, whatever it takes afterwards that was freed
+// before. Under the device's lock.
+class OrderLedger {
+ public:
+  // The stream may free memory from now on. May throw std::bad_alloc.
+  void know(StreamIndex stream) {
+    if (raw(stream) >= streams_.size()) streams_.resize(raw(stream) + std::size_t{1});
+  }
+  // Memory was freed in the stream's order. pre: the stream is known.
+  Freed free(StreamIndex stream) noexcept {
+    streams_[raw(stream)].freed = ++clock_;
+    return {stream, clock_};
+  }
+  // Whether streams other than number 0 are known.
+  bool several() const { return streams_.size() > 1; }
+  // Whether the stream may use the memory without waiting for another one.
+  bool ready(StreamIndex stream, const Freed& freed) const {
+    const std::uint64_t first = freed.parts_[0];
+    const bool own = first == 0 || (Freed::stream_of(first) == raw(stream) && freed.parts_[1] == 0);
+    return own || !any_ahead(stream, freed);
+  }
+  // Calls wait(other) for each stream that `stream` must wait for; false as soon as one of these calls says so. What
+  // has been waited for is remembered. May throw std::bad_alloc; then nothing is.
+  template <class Wait>
+  bool order(StreamIndex stream, const Freed& freed, Wait wait) {
+    know(stream);
+    for (const std::uint64_t part : freed.parts_) {
+      if (part == 0) break;
+      const bool all = Freed::stream_of(part) == Freed::kAll;
+      const std::uint64_t from = all ? 0 : Freed::stream_of(part), to = all ? streams_.size() : from + 1;
+      for (std::uint64_t other = from; other < to; ++other) {
+        if (!ahead(stream, other, Freed::when_of(part))) continue;
+        streams_[raw(stream)].seen.resize(streams_.size());
+        if (!wait(static_cast<StreamIndex>(other))) return false;
+        come_after(stream, static_cast<StreamIndex>(other));
+      }
+    }
+    return true;
+  }
+  // `stream` comes after all that `other` was given so far, and after what that one came after.
+  void come_after(StreamIndex stream, StreamIndex other);
+  // The number means another stream from now on, which has waited for none.
+  void forget(StreamIndex stream);
+  // The host has waited for all that streams were given so far.
+  void all_done() { done_ = clock_; }
+
+ private:
+  struct Stream {
+    std::uint64_t freed = 0;          // The clock when it freed last.
+    std::vector<std::uint64_t> seen;  // By other stream: the clock when this one waited for it last.
+  };
+
+  // Whether the other stream may have used memory, at that time, that this one has not waited for.
+  bool ahead(StreamIndex stream, std::uint64_t other, std::uint64_t when) const {
+    if (other == raw(stream)) return false;
+    when = std::min(when, streams_[other].freed);
+    if (when <= done_) return false;
+    if (raw(stream) >= streams_.size() || other >= streams_[raw(stream)].seen.size()) return true;
+    return streams_[raw(stream)].seen[other] < when;
+  }
+  bool any_ahead(StreamIndex stream, const Freed& freed) const;
+
+  std::uint64_t clock_ = 0;
+  std::uint64_t done_ = 0;
+  std::vector<Stream> streams_;
 };
 
 }  // namespace cistern::core

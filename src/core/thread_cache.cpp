@@ -74,6 +74,36 @@ void ThreadCache::forget() {
   total_ = account.bytes.load(std::memory_order_relaxed);
 }
 
+Block* ThreadCache::take_inbox() {
+  std::array<Block*, kLanes> lanes{};
+  std::size_t open = 0;
+  for (std::atomic<Block*>& lane : inbox) {
+    if (lane.load(std::memory_order_relaxed) == nullptr) continue;
+    Block* block = lane.exchange(nullptr, std::memory_order_acquire);
+    if (block == nullptr) continue;
+    prefetch_for_write(block);
+    lanes[open++] = block;
+  }
+  // All lists side by side: the line of a block was last written by the thread that freed it, and says where the next
+  // one is.
+  Block* taken = nullptr;
+  while (open != 0) {
+    for (std::size_t i = 0; i < open;) {
+      Block* const block = lanes[i];
+      Block* const following = block->remote_next;
+      block->remote_next = taken;
+      taken = block;
+      if (following != nullptr) {
+        prefetch_for_write(following);
+        lanes[i++] = following;
+      } else {
+        lanes[i] = lanes[--open];
+      }
+    }
+  }
+  return taken;
+}
+
 void ThreadCache::complete(Block* block, const Block* busy, Chain& freed, LateFrees& late) {
   while (block != nullptr) {
     Block* const following = block->remote_next;

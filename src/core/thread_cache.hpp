@@ -151,33 +151,49 @@ class alignas(4096) ThreadCache {
 
   // Links a claimed block. Any thread.
   void push_inbox(Block* block) {
-    Block* head = inbox.load(std::memory_order_relaxed);
+    std::atomic<Block*>& lane = inbox[reinterpret_cast<std::uintptr_t>(block) / sizeof(Block) % kLanes];
+    Block* head = lane.load(std::memory_order_relaxed);
     do {
       block->remote_next = head;
-    } while (!inbox.compare_exchange_weak(head, block, std::memory_order_release, std::memory_order_relaxed));
+    } while (!lane.compare_exchange_weak(head, block, std::memory_order_release, std::memory_order_relaxed));
   }
-  bool inbox_empty() const { return inbox.load(std::memory_order_relaxed) == nullptr; }
-  // Takes everything out of the inbox; null when it is empty. The result is for complete().
-  Block* take_inbox() { return inbox.exchange(nullptr, std::memory_order_acquire); }
+  bool inbox_empty() const {
+    return std::all_of(inbox.begin(), inbox.end(),
+                       [](const auto& lane) { return lane.load(std::memory_order_relaxed) == nullptr; });
+  }
+  // Takes everything out of the inbox, as one list; null when it is empty. The result is for complete().
+  Block* take_inbox();
   // Completes the frees, except that of `busy`, which returns to the inbox. `late` gets the claims that turned out to
   // be double frees. pre: the caller is the cache's thread, or may empty the inbox by the rule above.
   void complete(Block* claimed, const Block* busy, Chain& freed, LateFrees& late);
 
   bool check_invariants() const;
 
+  // Lines that different threads write are 128 bytes apart: processors fetch them in pairs.
   // --- Fast path: written by the owning thread ---------------------------------------------------------------------
   std::array<Bin, kBins> bins{};  // First, so that an owner minus its cache is an offset into them.
-  alignas(64) Account account;
-  // The thread that may take the short way with blocks of this cache; null while every free must be looked at.
-  std::atomic<const void*> fast_thread{nullptr};
+  alignas(128) Account account;
   std::uint32_t epoch = 0;  // Flush requests that this cache has honoured.
 
-  // --- Written by other threads ------------------------------------------------------------------------------------
-  alignas(64) std::atomic<Block*> inbox{nullptr};
+ private:
+  // Long way: written by the owning thread.
+  std::int64_t total_ = 0;
+  std::uint64_t budget_ = 0;
+  std::size_t hand_ = 0;    // Next bin to be spilled.
+  std::size_t recent_ = 0;  // Bin of the last hold() or used().
 
-  // --- Set when the cache is made or changes hands -----------------------------------------------------------------
-  alignas(64) std::atomic<const void*> thread{nullptr};  // Null: abandoned.
-  void* front = nullptr;                                 // The allocator that it belongs to.
+ public:
+  // --- Written by other threads ------------------------------------------------------------------------------------
+  // Several lists, chosen by the block's address, so that the lines of several blocks are on their way at a time when
+  // the inbox is emptied.
+  static constexpr std::size_t kLanes = 4;
+  alignas(128) std::array<std::atomic<Block*>, kLanes> inbox{};
+
+  // --- Set when the cache is made or changes hands; read by every thread that frees a block of this cache ----------
+  alignas(128) std::atomic<const void*> thread{nullptr};  // Null: abandoned.
+  // The thread that may take the short way with blocks of this cache; null while every free must be looked at.
+  std::atomic<const void*> fast_thread{nullptr};
+  void* front = nullptr;  // The allocator that it belongs to.
   void* heap = nullptr;
   ThreadCache* next = nullptr;  // All caches of the allocator.
 
@@ -187,11 +203,6 @@ class alignas(4096) ThreadCache {
   void spill_bin(Bin& bin, Chain& spill);
   void flush_from(std::size_t first, Chain& spill);
   void shrink(Chain& spill);
-
-  std::int64_t total_ = 0;
-  std::uint64_t budget_ = 0;
-  std::size_t hand_ = 0;    // Next bin to be spilled.
-  std::size_t recent_ = 0;  // Bin of the last hold() or used().
 };
 static_assert(sizeof(ThreadCache) == alignof(ThreadCache));  // NOLINT(misc-redundant-expression): two sizes.
 

@@ -15,9 +15,12 @@ inline constexpr std::size_t GiB = std::size_t{1} << 30;
 enum class Offset : std::uint64_t {};
 // Number of a granularity-sized piece (2 MiB on an H200) of a heap's reserved range.
 enum class Cell : std::uint32_t {};
+// Number of a stream on its device, or of a stream within a capture pool.
+enum class StreamIndex : std::uint16_t {};
 
 constexpr std::uint64_t raw(Offset v) { return static_cast<std::uint64_t>(v); }
 constexpr std::uint32_t raw(Cell v) { return static_cast<std::uint32_t>(v); }
+constexpr std::uint16_t raw(StreamIndex v) { return static_cast<std::uint16_t>(v); }
 
 constexpr std::uint64_t align_down(std::uint64_t v, std::uint64_t a) { return v & ~(a - 1); }
 constexpr std::uint64_t align_up(std::uint64_t v, std::uint64_t a) { return (v + a - 1) & ~(a - 1); }

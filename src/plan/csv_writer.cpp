@@ -48,10 +48,18 @@ std::string gaps_of(const PlanBuffer& b) {
   return out;
 }
 
+// What could not be read back is refused.
+void check_plan(const PlanProblem& problem, const std::vector<std::int64_t>& offsets) {
+  if (offsets.size() != problem.buffers.size()) throw invalid_argument("write_plan_csv: expected one offset a buffer");
+  const auto fault = validate_plan(problem, offsets);
+  if (!fault) return;
+  throw invalid_argument("write_plan_csv: buffer " + std::to_string(fault->buffer) + ": " + fault->text);
+}
+
 }  // namespace
 
 void write_plan_csv(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets) {
-  if (offsets.size() != problem.buffers.size()) throw invalid_argument("write_plan_csv: expected one offset a buffer");
+  check_plan(problem, offsets);
   bool alignments = false;
   bool hints = false;
   bool gaps = false;
@@ -74,6 +82,7 @@ void write_plan_csv(std::ostream& out, const PlanProblem& problem, const std::ve
 }
 
 void write_plan_csv(const std::string& path, const PlanProblem& problem, const std::vector<std::int64_t>& offsets) {
+  check_plan(problem, offsets);
   std::ofstream out(path, std::ios::binary);
   if (!out) throw invalid_argument(path + ": expected a file that can be written");
   write_plan_csv(out, problem, offsets);

@@ -14,11 +14,12 @@ namespace {
 
 std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// How a skyline is built: see Skyline::place. `slack` is a share of the target.
+// How a skyline is built: see Skyline::Rule. `slack` is a share of the target.
 struct SkylineRecipe {
   Order order;
   double slack;
   bool mirrored;
+  std::size_t compared = 1;
 };
 constexpr double kAlways = 2;
 // What wins most often comes first: large problems see only the first few in time.
@@ -46,6 +47,16 @@ constexpr SkylineRecipe kSkylines[] = {
     {Order::area, 0.05, true},
     {Order::total_area_width, 0.05, true},
     {Order::width_squared_size, kAlways, false},
+};
+// Strips of this many boxes leave time for a few skylines only; comparing boxes is worth it there.
+constexpr std::int32_t kLarge = 20000;
+constexpr std::int32_t kHuge = 300000;  // so many: these come first of all
+constexpr std::size_t kCompared = 8;
+constexpr SkylineRecipe kLargeSkylines[] = {
+    {Order::width, kAlways, false, kCompared},
+    {Order::width, 0.05, false, 1},
+    {Order::width, 0.05, true, kCompared},
+    {Order::width, kAlways, true, kCompared},
 };
 constexpr std::ptrdiff_t kFirstSkylines = 5;  // so many before a search that decides a capacity
 constexpr int kRestRound = 2;                 // and the others in this round
@@ -101,6 +112,13 @@ constexpr std::size_t kDives = 64;
 constexpr int kBumpRound = 2;  // where the exact search applies, it gets two rounds before first fit is bumped
 constexpr std::int32_t kMostBumped = 4000;  // boxes: first fit over and over costs too much beyond
 
+Skyline::Rule rule_of(const SkylineRecipe& recipe, Bytes target) {
+  const Bytes slack = recipe.slack == kAlways ? Skyline::kAlways
+                      : recipe.slack < 0      ? -1
+                                              : static_cast<Bytes>(recipe.slack * static_cast<double>(target));
+  return {target, slack, recipe.compared};
+}
+
 std::uint64_t seed_for(std::uint64_t seed, int turn, std::size_t task) {
   return Random(seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(turn) * 1000003u + task).next();
 }
@@ -140,9 +158,9 @@ void Portfolio::begin(Control& control) {
   } else {
     auto skyline = std::make_unique<Skyline>(strip_);
     std::vector<Bytes> offsets;
-    const auto slack = static_cast<Bytes>(kSkylines[0].slack * static_cast<double>(bound_));
-    const std::vector<std::int32_t> ranks = ranks_of(order(kSkylines[0].order));
-    if (!skyline->place(ranks, INT64_MAX, bound_, slack, control, offsets)) {  // no time
+    const SkylineRecipe& recipe = strip_.boxes() >= kHuge ? kLargeSkylines[0] : kSkylines[0];
+    const std::vector<std::int32_t> ranks = ranks_of(order(recipe.order));
+    if (!skyline->place(ranks, INT64_MAX, rule_of(recipe, bound_), control, offsets)) {  // no time
       offsets = online_fit(strip_);
     }
     if (strip_.boxes() >= kWorthKeeping) {
@@ -165,14 +183,20 @@ void Portfolio::skylines(Bytes goal, Fixed which, Control& control) {
   const auto n = static_cast<std::uint64_t>(strip_.boxes());
   std::vector<SkylineRecipe> recipes;
   if (which != Fixed::none) {
-    const auto begin = std::begin(kSkylines) + (which == Fixed::rest ? kFirstSkylines : 1);  // 0 made the first plan
-    recipes.assign(begin, which == Fixed::first ? std::begin(kSkylines) + kFirstSkylines : std::end(kSkylines));
+    recipes.assign(std::begin(kSkylines) + (which == Fixed::rest ? kFirstSkylines : 0),
+                   which == Fixed::first ? std::begin(kSkylines) + kFirstSkylines : std::end(kSkylines));
+    if (which == Fixed::all && strip_.boxes() >= kLarge) {
+      recipes.insert(recipes.begin() + (strip_.boxes() >= kHuge ? 0 : kFirstSkylines), std::begin(kLargeSkylines),
+                     std::end(kLargeSkylines));
+    }
+    if (which != Fixed::rest) recipes.erase(recipes.begin());  // It made the first plan.
   } else {
     constexpr std::size_t kRandom = 8;
     Random random(seed_for(seed_, round_, std::size(kSkylines)));
     while (recipes.size() < kRandom) {
       const double slack = 0.003 * std::pow(100.0, random.real());  // 0.3 % to 30 %
-      recipes.push_back({kRandomOrders[random.below(std::size(kRandomOrders))], slack, random.below(2) == 1});
+      const Order order = kRandomOrders[random.below(std::size(kRandomOrders))];
+      recipes.push_back({order, slack, random.below(2) == 1, random.below(2) == 1 ? kCompared : 1});
     }
   }
   const std::size_t tasks = std::min<std::size_t>(recipes.size(), static_cast<std::size_t>(control.left() / n) + 1);
@@ -191,16 +215,13 @@ void Portfolio::skylines(Bytes goal, Fixed which, Control& control) {
     std::unique_ptr<Skyline>& skyline = recipe.mirrored ? workers_[w].mirrored : workers_[w].skyline;
     const Strip& strip = recipe.mirrored ? *mirror_ : strip_;
     if (!skyline) skyline = std::make_unique<Skyline>(strip);
-    const Bytes slack = recipe.slack == kAlways ? Skyline::kAlways
-                        : recipe.slack < 0      ? -1
-                                                : static_cast<Bytes>(recipe.slack * static_cast<double>(goal));
     // What cannot be the best, nor reach the goal, may stop early; what is as good may not, or the answer would depend
     // on which thread is faster.
     const Bytes limit = std::max(lowest.load(), goal) + 1;
     const std::vector<std::int32_t> ranks = recipe.mirrored ? ranks_of(order_of(strip, recipe.order))
                                                             : ranks_of(orders_[static_cast<std::size_t>(recipe.order)]);
     std::vector<Bytes>& offsets = workers_[w].offsets;
-    if (!skyline->place(ranks, limit, goal, slack, control, offsets)) return false;
+    if (!skyline->place(ranks, limit, rule_of(recipe, goal), control, offsets)) return false;
     if (recipe.mirrored) {
       std::vector<Bytes> turned(offsets.size());
       for (std::size_t b = 0; b < offsets.size(); ++b) turned[idx(strip.source[b])] = offsets[b];

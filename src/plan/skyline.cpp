@@ -76,8 +76,67 @@ void Skyline::lift(std::int32_t segment) {
   }
 }
 
-bool Skyline::place(const std::vector<std::int32_t>& ranks, Bytes limit, Bytes target, Bytes slack,
-                    const Control& control, std::vector<Bytes>& offsets) {
+// How high a side of the valley would end at least if `box` were placed and nothing fitted in what is left of that
+// side. What is not above `target` counts as nothing.
+Bytes Skyline::harm(const Segment& valley, std::int32_t box, Bytes target) const {
+  const Bytes top = align_up(valley.height, strip_.alignment[idx(box)]) + strip_.size[idx(box)];
+  Bytes worst = target;
+  const auto side = [&](std::int32_t from, std::int32_t to, std::int32_t wall) {
+    if (from >= to) return;
+    const Bytes height = wall < 0 ? top : std::min(top, segments_[idx(wall)].height);
+    const Bytes end = height + waiting_.top(from, to).value;
+    if (end > worst && tree_.best_inside(from, to) < 0) worst = end;
+  };
+  side(valley.start, strip_.first[idx(box)], valley.prev);
+  side(strip_.last[idx(box)], valley.end, valley.next);
+  return worst;
+}
+
+// -1: nothing fits.
+std::int32_t Skyline::choose(const Segment& valley, std::int32_t section, const Rule& rule) const {
+  if (rule.compared <= 1) return tree_.best_inside(valley.start, valley.end, section);
+  std::int32_t boxes[SpanTree::kFew];
+  const std::size_t count = tree_.few_inside(valley.start, valley.end, section, rule.compared, boxes);
+  if (count <= 1) return count == 0 ? -1 : boxes[0];
+  std::int32_t best = -1;
+  Bytes least = INT64_MAX;
+  for (std::size_t k = 0; k < count && least > rule.target; ++k) {
+    const Bytes end = harm(valley, boxes[k], rule.target);
+    if (end < least) {
+      least = end;
+      best = boxes[k];
+    }
+  }
+  return best;
+}
+
+// The valley splits into what is left of the box, the box, and what is right of it.
+void Skyline::put(std::int32_t valley, std::int32_t box, Bytes offset) {
+  const Segment s = segments_[idx(valley)];
+  const std::int32_t first = strip_.first[idx(box)];
+  const std::int32_t last = strip_.last[idx(box)];
+  std::int32_t middle = valley;
+  if (first > s.start) {
+    segments_[idx(valley)].end = first;
+    middle = add({first, s.end, s.height, valley, s.next});
+    segments_[idx(valley)].next = middle;
+    if (s.next >= 0) segments_[idx(s.next)].prev = middle;
+  }
+  if (last < s.end) {
+    const std::int32_t next = segments_[idx(middle)].next;
+    const std::int32_t right = add({last, s.end, s.height, middle, next});
+    segments_[idx(middle)].next = right;
+    segments_[idx(middle)].end = last;
+    if (next >= 0) segments_[idx(next)].prev = right;
+  }
+  segments_[idx(middle)].height = offset + strip_.size[idx(box)];
+  work_[idx(box)] = offset;
+  tree_.erase(box);
+  waiting_.add(first, last, -strip_.size[idx(box)]);
+}
+
+bool Skyline::place(const std::vector<std::int32_t>& ranks, Bytes limit, const Rule& rule, const Control& control,
+                    std::vector<Bytes>& offsets) {
   constexpr std::uint32_t kClockPeriod = 1024;  // placements between two looks at the clock
   tree_.reset(ranks);
   waiting_.reset(totals_);
@@ -93,37 +152,16 @@ bool Skyline::place(const std::vector<std::int32_t>& ranks, Bytes limit, Bytes t
     const SectionTree::Top fullest = waiting_.top(s.start, s.end);
     if (s.height + fullest.value >= limit) return false;
     std::int32_t box = -1;
-    if (target - s.height - fullest.value < slack) box = tree_.best_inside(s.start, s.end, fullest.section);
-    if (box < 0) box = tree_.best_inside(s.start, s.end);
+    if (rule.target - s.height - fullest.value < rule.slack) box = choose(s, fullest.section, rule);
+    if (box < 0) box = choose(s, -1, rule);
     if (box < 0) {
       lift(valley);
       continue;
     }
-    const std::size_t b = idx(box);
-    const Bytes offset = align_up(s.height, strip_.alignment[b]);
-    if (offset + strip_.size[b] >= limit) return false;
-    work_[b] = offset;
-    tree_.erase(box);
-    waiting_.add(strip_.first[b], strip_.last[b], -strip_.size[b]);
+    const Bytes offset = align_up(s.height, strip_.alignment[idx(box)]);
+    if (offset + strip_.size[idx(box)] >= limit) return false;
+    put(valley, box, offset);
     --left;
-    // The valley splits into what is left of the box, the box, and what is right of it.
-    const std::int32_t first = strip_.first[b];
-    const std::int32_t last = strip_.last[b];
-    std::int32_t middle = valley;
-    if (first > s.start) {
-      segments_[idx(valley)].end = first;
-      middle = add({first, s.end, s.height, valley, s.next});
-      segments_[idx(valley)].next = middle;
-      if (s.next >= 0) segments_[idx(s.next)].prev = middle;
-    }
-    if (last < s.end) {
-      const std::int32_t next = segments_[idx(middle)].next;
-      const std::int32_t right = add({last, s.end, s.height, middle, next});
-      segments_[idx(middle)].next = right;
-      segments_[idx(middle)].end = last;
-      if (next >= 0) segments_[idx(next)].prev = right;
-    }
-    segments_[idx(middle)].height = offset + strip_.size[b];
   }
   offsets = work_;
   return true;

@@ -17,12 +17,22 @@ class Skyline {
   // pre: no box of `strip` is fixed.
   explicit Skyline(const Strip& strip);
 
-  // Places all boxes by priority `ranks`. False, with offsets unchanged, if the peak will reach `limit` or `control`
-  // stops. In a valley whose fullest section would end less than `slack` under `target`, only boxes that live in that
-  // section are considered: `slack` < 0 never does so, kAlways always.
-  bool place(const std::vector<std::int32_t>& ranks, Bytes limit, Bytes target, Bytes slack, const Control& control,
-             std::vector<Bytes>& offsets);
   static constexpr Bytes kAlways = INT64_MAX / 2;
+  // How boxes are chosen.
+  struct Rule {
+    Bytes target = 0;  // that the peak should not exceed
+    // In a valley whose fullest section would end less than this under `target`, only boxes that live in that section
+    // are considered: below 0 never, kAlways always.
+    Bytes slack = -1;
+    // So many boxes of best priority are compared: the first is taken that leaves no side of the valley which nothing
+    // fits in and which, lifted, would end above `target`; else the one that does least harm. At most SpanTree::kFew.
+    std::size_t compared = 1;
+  };
+
+  // Places all boxes by priority `ranks`. False, with offsets unchanged, if the peak will reach `limit` or `control`
+  // stops.
+  bool place(const std::vector<std::int32_t>& ranks, Bytes limit, const Rule& rule, const Control& control,
+             std::vector<Bytes>& offsets);
 
  private:
   struct Segment {
@@ -35,6 +45,9 @@ class Skyline {
   std::int32_t add(const Segment& s);
   std::int32_t descend(std::int32_t segment) const;
   void lift(std::int32_t segment);
+  std::int32_t choose(const Segment& valley, std::int32_t section, const Rule& rule) const;
+  Bytes harm(const Segment& valley, std::int32_t box, Bytes target) const;
+  void put(std::int32_t valley, std::int32_t box, Bytes offset);
 
   const Strip& strip_;
   SpanTree tree_;

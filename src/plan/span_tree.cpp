@@ -118,6 +118,47 @@ std::int32_t SpanTree::best_inside(std::int32_t from, std::int32_t to, std::int3
   return best;
 }
 
+std::size_t SpanTree::few_inside(std::int32_t from, std::int32_t to, std::int32_t section, std::size_t count,
+                                 std::int32_t* out) const {
+  const std::int32_t most_first = section < 0 ? INT32_MAX : section;
+  const std::int32_t least_last = section < 0 ? 0 : section + 1;
+  std::int32_t ranks[kFew];
+  std::size_t found = 0;
+  const auto add = [&](std::int32_t rank, std::int32_t box) {
+    std::size_t at = found < count ? found++ : found - 1;
+    for (; at > 0 && ranks[at - 1] > rank; --at) {
+      ranks[at] = ranks[at - 1];
+      out[at] = out[at - 1];
+    }
+    ranks[at] = rank;
+    out[at] = box;
+  };
+  std::size_t stack[128];  // as in best_inside
+  std::size_t depth = 0;
+  stack[depth++] = 1;
+  while (depth > 0) {
+    const std::size_t node = stack[--depth];
+    const Node& n = nodes_[node];
+    const std::int32_t worst = found < count ? INT32_MAX : ranks[found - 1];
+    if (n.max_first < from || n.min_last > to || n.min_rank >= worst) continue;
+    if (n.min_first > most_first || n.max_last < least_last) continue;
+    if (node < leaves_) {
+      const bool left_first = nodes_[2 * node].min_rank < nodes_[2 * node + 1].min_rank;
+      stack[depth++] = 2 * node + (left_first ? 1 : 0);
+      stack[depth++] = 2 * node + (left_first ? 0 : 1);
+      continue;
+    }
+    for (std::size_t p = (node - leaves_) * kLeaf, end = p + kLeaf; p < end; ++p) {
+      if (rank_[p] >= (found < count ? INT32_MAX : ranks[found - 1])) continue;
+      const std::size_t b = idx(box_[p]);
+      if (strip_.first[b] < from || strip_.last[b] > to) continue;
+      if (strip_.first[b] > most_first || strip_.last[b] < least_last) continue;
+      add(rank_[p], box_[p]);
+    }
+  }
+  return found;
+}
+
 SectionTree::SectionTree(std::int32_t sections) {
   while (leaves_ < idx(sections)) leaves_ *= 2;
   nodes_.resize(2 * leaves_);

@@ -17,6 +17,10 @@ class SpanTree {
   // The box of least rank with from <= first and last <= to, -1 if there is none. With `section` >= 0 it also lives
   // then.
   std::int32_t best_inside(std::int32_t from, std::int32_t to, std::int32_t section = -1) const;
+  // The same, up to `count` boxes in the order of their ranks, into `out`. Returns how many.
+  std::size_t few_inside(std::int32_t from, std::int32_t to, std::int32_t section, std::size_t count,
+                         std::int32_t* out) const;
+  static constexpr std::size_t kFew = 16;  // the most that `count` may be
   void erase(std::int32_t box);
 
  private:

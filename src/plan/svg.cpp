@@ -15,6 +15,8 @@ constexpr int kMargin = 60;          // pixels on each side of the drawing
 constexpr double kSmallest = 1.0;    // pixels: what is narrower or lower goes to the grid of shades
 constexpr int kCell = 2;             // pixels: side of a cell of the grid
 constexpr std::size_t kShades = 16;  // of the grid
+constexpr int kLeastSide = 100;      // pixels
+constexpr int kMostSide = 20000;     // pixels: 50 million cells of the grid
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -50,8 +52,8 @@ class Drawing {
   Drawing(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets,
           const PlanSvgOptions& options)
       : out_(out), problem_(problem), offsets_(offsets), options_(options) {
-    width_ = std::clamp(options.width, 100, 20000);
-    height_ = std::clamp(options.height, 100, 20000);
+    width_ = options.width;
+    height_ = options.height;
     begin_ = problem.buffers.empty() ? 0 : INT64_MAX;
     for (std::size_t i = 0; i < offsets.size(); ++i) {
       const PlanBuffer& b = problem.buffers[i];
@@ -180,17 +182,34 @@ class Drawing {
 
 }  // namespace
 
+namespace {
+
+void check_side(const char* name, int pixels) {
+  if (pixels >= kLeastSide && pixels <= kMostSide) return;
+  throw invalid_argument(std::string("write_plan_svg: ") + name + " must be from " + std::to_string(kLeastSide) +
+                         " to " + std::to_string(kMostSide) + " pixels, got " + std::to_string(pixels));
+}
+
+void check(const PlanProblem& problem, const std::vector<std::int64_t>& offsets, const PlanSvgOptions& options) {
+  check_side("width", options.width);
+  check_side("height", options.height);
+  if (const auto fault = validate_plan(problem, offsets)) throw invalid_argument("write_plan_svg: " + fault->text);
+}
+
+}  // namespace
+
 void write_plan_svg(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets,
                     const PlanSvgOptions& options) {
-  if (const auto fault = validate_plan(problem, offsets)) throw invalid_argument("write_plan_svg: " + fault->text);
+  check(problem, offsets, options);
   Drawing(out, problem, offsets, options).draw();
 }
 
 void write_plan_svg(const std::string& path, const PlanProblem& problem, const std::vector<std::int64_t>& offsets,
                     const PlanSvgOptions& options) {
+  check(problem, offsets, options);  // Before the file is touched.
   std::ofstream out(path, std::ios::binary);
   if (!out) throw invalid_argument(path + ": expected a file that can be written");
-  write_plan_svg(out, problem, offsets, options);
+  Drawing(out, problem, offsets, options).draw();
   out.flush();
   if (!out) throw invalid_argument(path + ": writing failed");
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <map>
 #include <queue>
 #include <utility>
@@ -137,33 +138,51 @@ void ArenaPlan::share_slots(const Recording& recording) {
   }
 }
 
-void ArenaPlan::take_slots_for_tracks() {
-  const bool on_cpu = allocator_.device().type == DeviceType::cpu;
+// As many slots as there are tracks, in the order of their addresses: a cycle then goes through memory in one
+// direction, and its end through few runs of it.
+std::vector<Slot*> ArenaPlan::slots_by_address() const {
+  std::vector<Slot*> out;
+  out.reserve(tracks_.size());
   Slot* spare = nullptr;
   const auto give_back = [&spare] {
     while (spare != nullptr) put_slot(*std::exchange(spare, detail_of(*spare).next));
   };
   try {
-    earlier_.reserve(earlier_tracks_.size());
-    slots_.reserve(tracks_.size());
-    for (std::uint32_t i = 0; i < tracks_.size(); ++i) {
+    while (out.size() < tracks_.size()) {
       if (spare == nullptr) spare = take_slots();
-      Slot& slot = *std::exchange(spare, detail_of(*spare).next);
-      tracks_[i].slot = &slot;
-      slots_.push_back(&slot);
-      slot.host = on_cpu ? static_cast<std::byte*>(slab_.ptr()) : nullptr;
-      slot.state = detail::SlotState::listed;
-      detail::SlotDetail& detail = detail_of(slot);
-      detail.owner = this;
-      detail.buffer = slab_;
-      detail.index = i;
-      detail.owned = true;
+      out.push_back(std::exchange(spare, detail_of(*spare).next));
     }
   } catch (...) {
     give_back();
+    for (Slot* slot : out) put_slot(*slot);
     throw;
   }
   give_back();
+  std::sort(out.begin(), out.end(), std::less<>());
+  return out;
+}
+
+void ArenaPlan::take_slots_for_tracks() {
+  earlier_.reserve(earlier_tracks_.size());
+  runs_.reserve(tracks_.size());
+  const bool on_cpu = allocator_.device().type == DeviceType::cpu;
+  const std::vector<Slot*> slots = slots_by_address();
+  for (std::uint32_t i = 0; i < tracks_.size(); ++i) {
+    Slot& slot = *slots[i];
+    tracks_[i].slot = &slot;
+    if (runs_.empty() || runs_.back().data() + runs_.back().size() != &slot) {
+      runs_.emplace_back(&slot, 1);
+    } else {
+      runs_.back() = {runs_.back().data(), runs_.back().size() + 1};
+    }
+    slot.host = on_cpu ? static_cast<std::byte*>(slab_.ptr()) : nullptr;
+    slot.state = detail::SlotState::listed;
+    detail::SlotDetail& detail = detail_of(slot);
+    detail.owner = this;
+    detail.buffer = slab_;
+    detail.index = i;
+    detail.owned = true;
+  }
   for (const std::uint32_t track : earlier_tracks_) earlier_.push_back(tracks_[track].slot);
   std::size_t at = 0;
   for (Info& info : infos_) {
@@ -255,7 +274,9 @@ void ArenaPlan::skip(std::uint32_t index) {
 
 void ArenaPlan::finish(std::uint32_t passed) {
   std::uint32_t busy = 0;
-  for (const Slot* slot : slots_) busy |= detail::users_of(*slot);
+  for (const auto& run : runs_) {
+    for (const Slot& slot : run) busy |= detail::users_of(slot);
+  }
   if (busy != 0) {
     for (const Track& track : tracks_) {
       if (in_use(*track.slot)) hold(user_of(track, passed));
@@ -378,6 +399,11 @@ void ArenaPlan::check(std::uint32_t passed, std::vector<std::string>& broken) co
     known = known && user != kNone;
     if (user != kNone) live.emplace_back(infos_[user].lower, infos_[user].upper);
   }
+  std::size_t in_runs = 0;
+  for (const auto& run : runs_) {
+    for (const Slot& slot : run) owned = owned && in_runs < tracks_.size() && tracks_[in_runs++].slot == &slot;
+  }
+  owned = owned && in_runs == tracks_.size();
   std::sort(live.begin(), live.end());
   bool apart = true;
   for (std::size_t i = 1; i < live.size(); ++i) apart = apart && live[i - 1].second <= live[i].first;
@@ -398,7 +424,8 @@ void ArenaPlan::check(std::uint32_t passed, std::vector<std::string>& broken) co
   require(in_time, "a buffer is looked at before its bytes are given to another");
   require(inside, "every step of a plan lies within its slab");
   require(room, "a step has room for the requests that it serves");
-  require(owned && on_tracks == 0, "every step of a plan has a slot, which belongs to the plan");
+  require(owned && on_tracks == 0,
+          "every step of a plan has a slot, which belongs to the plan and is in one of its runs");
   require(apart, "no two live buffers share a byte");
   require(known, "a slot in use is held, or of a step of this cycle");
   require(listed && marked == held_.size(), "held buffers are listed once");

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,7 @@ class ArenaPlan final : public detail::SlotOwner {
   std::vector<std::uint32_t> first_reuses() const;
   std::vector<std::uint32_t> when_to_look(const Recording& recording, const std::vector<std::uint32_t>& due) const;
   void share_slots(const Recording& recording);
+  std::vector<detail::Slot*> slots_by_address() const;
   void take_slots_for_tracks();
   std::uint32_t user_of(const Track& track, std::uint32_t passed) const noexcept;
   void hold(std::uint32_t index);
@@ -128,11 +130,11 @@ class ArenaPlan final : public detail::SlotOwner {
   std::vector<detail::HandleCell> cells_;  // And one that no request agrees with.
   std::vector<Info> infos_;
   std::vector<Track> tracks_;
-  std::vector<detail::Slot*> slots_;           // Of these.
-  std::vector<std::uint32_t> earlier_tracks_;  // Of all steps, one after the other.
-  std::vector<detail::Slot*> earlier_;         // The slots of these.
-  std::vector<std::uint32_t> held_;            // Steps whose buffers outlived their plan or cycle. Has room for all.
-  std::atomic<std::size_t> remaining_{0};      // After close(): slots with handles, and 1 for close() itself.
+  std::vector<std::span<const detail::Slot>> runs_;  // Their slots: pieces of memory without gaps.
+  std::vector<std::uint32_t> earlier_tracks_;        // Of all steps, one after the other.
+  std::vector<detail::Slot*> earlier_;               // The slots of these.
+  std::vector<std::uint32_t> held_;        // Steps whose buffers outlived their plan or cycle. Has room for all.
+  std::atomic<std::size_t> remaining_{0};  // After close(): slots with handles, and 1 for close() itself.
 };
 
 }  // namespace cistern::pooling

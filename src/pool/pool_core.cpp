@@ -25,6 +25,10 @@ PoolCore::PoolCore(Allocator& allocator, const Stream& stream, PoolOptions optio
       stream_(stream),
       options_(options),
       on_cpu_(allocator.device().type == DeviceType::cpu) {
+  if (options_.bucketing > Bucketing::exact) {
+    throw invalid_argument("cistern: there is no bucketing number " +
+                           std::to_string(static_cast<unsigned>(options_.bucketing)));
+  }
   if (options_.bucketing == Bucketing::eight_steps) front_.sizes = detail::PoolFront::Sizes::steps;
   if (options_.bucketing == Bucketing::exact) front_.sizes = detail::PoolFront::Sizes::table;
   if (options_.zero_on_reuse) front_.sizes = detail::PoolFront::Sizes::slow;

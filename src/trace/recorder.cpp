@@ -135,9 +135,10 @@ void TraceRecorder::close() {
   State& s = *state_;
   if (s.closed) return;
   s.closed = true;
-  s.rethrow();
+  // What was recorded before a fault is a whole file, too.
   s.sink.write(std::exchange(s.text, {}));
   s.sink.commit();
+  s.rethrow();
 }
 
 }  // namespace cistern

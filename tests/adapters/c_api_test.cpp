@@ -1,10 +1,17 @@
-// The C interface: each group of calls and its errors. That the header is C99 is checked by scripts/check_headers.py.
+// The C interface: each group of calls and its errors, over the CPU and the CUDA stand-in. The programs in
+// tests/programs call it from C; that the headers are C is checked by scripts/check_headers.py.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
 
+#include "cistern/buffer_pool.hpp"
 #include "cistern/c.h"
+#include "cistern/c_arena.h"
+#include "cistern/c_plan.h"
+#include "cistern/c_trace.h"
+#include "cistern/plan.hpp"
+#include "cistern/trace.hpp"
 #include "cistern/version.hpp"
 #include "standin/cuda/cuda_library.hpp"
 
@@ -19,6 +26,29 @@ std::string last_error() { return cistern_last_error(); }
 TEST(CApi, NamesItsVersion) {
   EXPECT_EQ(cistern_c_version(), CISTERN_C_VERSION_MAJOR << 16 | CISTERN_C_VERSION_MINOR);
   EXPECT_STREQ(cistern_version_string(), cistern::kVersion);
+}
+
+// What programs were compiled with: places of fields and numbers, which stay. New fields come behind these.
+TEST(CApi, TheBinaryFormStays) {
+  static_assert(sizeof(void*) != 8 || sizeof(cistern_buffer) == 16);
+  static_assert(sizeof(cistern_device) == 8 && sizeof(cistern_dtype) == 4 && sizeof(cistern_capture_pool) == 16);
+  static_assert(sizeof(void*) != 8 || offsetof(cistern_stats, objects) == 160);                   // 1.1
+  static_assert(sizeof(void*) != 8 || offsetof(cistern_pool_counts, total_bytes) == 56);          // 1.0
+  static_assert(sizeof(void*) != 8 || offsetof(cistern_pool_counts, registered_bytes) == 72);     // 1.2
+  static_assert(sizeof(void*) != 8 || offsetof(cistern_memory_segment, capture_pool) == 32);      // 1.1
+  static_assert(sizeof(void*) != 8 || offsetof(cistern_arena_options, bucketing) == 32);          // 1.2
+  static_assert(sizeof(void*) != 8 || offsetof(cistern_arena_figures, last_lower_bound) == 120);  // 1.2
+  static_assert(sizeof(void*) != 8 || offsetof(cistern_plan_options, context) == 56);             // 1.2
+  static_assert(sizeof(void*) != 8 || offsetof(cistern_plan_arrays, gap_count) == 80);            // 1.2
+  static_assert(sizeof(cistern_arena_life) == 2 * sizeof(size_t) && sizeof(cistern_plan_event) == 24);
+  static_assert(sizeof(cistern_trace_event) == 24 && sizeof(void*) == sizeof(size_t));
+  static_assert(CISTERN_INTERNAL_ERROR == 4 && CISTERN_FILE_ERROR == 5 && CISTERN_MODEL == 3 && CISTERN_EXACT == 2);
+  static_assert(CISTERN_PLAN_TIMEOUT == 3 && CISTERN_TRACE_PERFETTO_JSON == 3 && CISTERN_POISON_ON_FREE == 4);
+  // The numbers of C++ go over as they are.
+  static_assert(static_cast<int>(cistern::PlanStatus::timeout) == CISTERN_PLAN_TIMEOUT);
+  static_assert(static_cast<int>(cistern::TraceFormat::perfetto_json) == CISTERN_TRACE_PERFETTO_JSON);
+  static_assert(static_cast<int>(cistern::Bucketing::exact) == CISTERN_EXACT);
+  SUCCEED();
 }
 
 TEST(CApi, Devices) {
@@ -108,6 +138,20 @@ TEST(CApi, StagingMemory) {
   EXPECT_EQ(cistern_free(buffer), CISTERN_INVALID_ARGUMENT);
   ASSERT_EQ(cistern_staging_malloc(stream, 100, &other), CISTERN_OK);
   EXPECT_EQ(cistern_free(other), CISTERN_OK);
+  // By address alone, which only its own allocator knows.
+  cistern_allocator* staging = nullptr;
+  ASSERT_EQ(cistern_get_staging_allocator(cuda, &staging), CISTERN_OK) << last_error();
+  EXPECT_EQ(cistern_allocator_device(staging).type, CISTERN_CUDA);
+  ASSERT_EQ(cistern_allocator_malloc_on(staging, 5000, stream, &other), CISTERN_OK) << last_error();
+  ASSERT_EQ(cistern_buffer_raw_ptr(other, &host), CISTERN_OK);
+  cistern_buffer found{};
+  ASSERT_EQ(cistern_find(cuda, host, &found), CISTERN_OK);
+  EXPECT_EQ(found.block, nullptr);
+  ASSERT_EQ(cistern_allocator_find(staging, host, &found), CISTERN_OK);
+  EXPECT_EQ(found.block, other.block);
+  EXPECT_EQ(cistern_free_raw(cuda, host), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(cistern_allocator_free_raw(staging, host), CISTERN_OK) << last_error();
+  EXPECT_EQ(cistern_allocator_free_raw(staging, host), CISTERN_INVALID_ARGUMENT);
   EXPECT_EQ(cistern_stream_destroyed(stream), CISTERN_OK) << cistern_last_error();
   EXPECT_EQ(cistern_staging_malloc(stream, 100, &other), CISTERN_INVALID_ARGUMENT) << "the stream is gone there, too";
   EXPECT_EQ(cistern_clear_staging_cache(cuda), CISTERN_OK);

@@ -69,6 +69,12 @@ class TorchAdapter : public ::testing::Test {
   }
   static void end(PoolId id) { adapter_->get<void(int, PoolId)>("cistern_torch_end_pool")(0, id); }
   static void release(PoolId id) { adapter_->get<void(int, PoolId)>("cistern_torch_release_pool")(0, id); }
+  static std::uint64_t newest_begin() {
+    return adapter_->get<decltype(cistern_torch_newest_begin)>("cistern_torch_newest_begin")();
+  }
+  static int abort_begin(std::uint64_t number) {
+    return adapter_->get<decltype(cistern_torch_abort_begin)>("cistern_torch_abort_begin")(number);
+  }
   static int abort() { return adapter_->get<decltype(cistern_torch_abort_pools)>("cistern_torch_abort_pools")(0); }
   static cistern_torch_figures read() {
     cistern_torch_figures figures{};
@@ -171,6 +177,35 @@ TEST_F(TorchAdapter, AFailedCaptureIsGivenUp) {
   std::thread([&] { EXPECT_THROW(begin({9, 0}, [=](void*) { return true; }), std::exception); }).join();
   end({9, 0});
   release({9, 0});
+  EXPECT_EQ(pools().size(), 0U);
+}
+
+TEST_F(TorchAdapter, OnlyThePoolOfTheFailedCaptureIsGivenUp) {
+  const auto one = library().stream(1), two = library().stream(2);
+  begin({11, 0}, [=](void* native) { return native == one; });
+  const std::uint64_t first = newest_begin();
+  begin({12, 0}, [=](void* native) { return native == two; });
+  const std::uint64_t second = newest_begin();
+  EXPECT_NE(first, second);
+  std::thread([&] { EXPECT_EQ(newest_begin(), 0U) << "another thread's"; }).join();
+  free(alloc(5 << 20, one), 5 << 20, one);
+  free(alloc(5 << 20, two), 5 << 20, two);
+  EXPECT_EQ(abort_begin(second), 1);
+  EXPECT_EQ(abort_begin(second), 0);
+  EXPECT_EQ(pools(), (std::set<PoolId>{{11, 0}}));
+  // The other still is where the stream's memory comes from.
+  void* const kept = alloc(5 << 20, one);
+  void* const ordinary = alloc(5 << 20, two);
+  EXPECT_EQ(pools(), (std::set<PoolId>{{11, 0}}));
+  free(kept, 5 << 20, one);
+  free(ordinary, 5 << 20, two);
+  end({11, 0});
+  EXPECT_EQ(abort_begin(first), 0) << "was ended";
+  // A pool that another graph uses stays, without the failed one's use.
+  begin({11, 0}, [=](void* native) { return native == one; });
+  EXPECT_EQ(abort_begin(newest_begin()), 1);
+  EXPECT_EQ(pools(), (std::set<PoolId>{{11, 0}}));
+  release({11, 0});
   EXPECT_EQ(pools().size(), 0U);
 }
 

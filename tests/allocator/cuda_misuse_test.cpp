@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "allocator/allocator_fixture.hpp"
-#include "allocator/staging.hpp"
+#include "allocator/second_allocator.hpp"
 #include "cistern/error.hpp"
 #include "drivers/cuda/cuda_driver.hpp"
 #include "standin/cuda/cuda_library.hpp"
@@ -195,7 +195,7 @@ TEST_F(CudaMisuse, FreesFromHostFunctionsWhileAnotherThreadWaits) {
 TEST_F(CudaMisuse, StagingMemory) {
   auto made = drivers::make_cuda_driver(0, {.mode = CudaMode::pinned_host});
   ASSERT_NE(made, nullptr);
-  StagingAllocator staging(*allocator_, std::move(made));
+  SecondAllocator staging(*allocator_, std::move(made));
   const Buffer host = staging.malloc(129_MiB, stream(1)), device = allocator_->malloc(129_MiB, stream(1));
   EXPECT_LE(staging.stats().reserved, 130_MiB);
   std::memset(host.raw_ptr(), 0x3C, 129_MiB);

@@ -7,7 +7,7 @@
 
 #include "allocator/cuda_fixture.hpp"
 #include "allocator/registry.hpp"
-#include "allocator/staging.hpp"
+#include "allocator/second_allocator.hpp"
 #include "cistern/error.hpp"
 
 namespace cistern::allocation {
@@ -181,14 +181,14 @@ class CudaStaging : public CudaAllocator {
     start({}, settings);
     auto made = drivers::make_cuda_driver(0, {.mode = CudaMode::pinned_host});
     ASSERT_NE(made, nullptr);
-    staging_ = std::make_unique<StagingAllocator>(allocator(), std::move(made));
+    staging_ = std::make_unique<SecondAllocator>(allocator(), std::move(made));
   }
   void TearDown() override {
     if (staging_ != nullptr) expect_sound(*staging_);
     staging_.reset();
     CudaAllocator::TearDown();
   }
-  std::unique_ptr<StagingAllocator> staging_;
+  std::unique_ptr<SecondAllocator> staging_;
 };
 
 TEST_F(CudaStaging, ABufferCostsItsOwnSize) {

@@ -141,6 +141,21 @@ TEST(SystemAllocator, KeepsNothing) {
   cistern::free(other);
 }
 
+TEST(SystemAllocator, TakesTheStreamsOfTheCpu) {
+  Allocator& a = system_allocator();
+  const Stream one(Device::cpu(), reinterpret_cast<void*>(std::uintptr_t{77}));
+  for (const Stream& stream : {Stream(Device::cpu()), one}) {
+    const Buffer b = a.malloc(100, stream);
+    a.record_use(b, one);
+    a.free(b, stream);
+    EXPECT_FALSE(b.live());
+  }
+  stream_destroyed(one);
+  EXPECT_THROW(a.malloc(100, one), invalid_argument);
+  EXPECT_THROW(a.malloc(100, Stream(Device::model())), invalid_argument);
+  for (const std::string& message : allocation::system_device_allocator().check_invariants()) ADD_FAILURE() << message;
+}
+
 TEST(Streams, OnTheCpuAreNames) {
   const Stream one(Device::cpu(), reinterpret_cast<void*>(std::uintptr_t{1}));
   Allocator& a = allocator(Device::cpu());

@@ -152,6 +152,52 @@ TEST(Threads, BuffersOutliveTheirThread) {
   expect_sound(*a);
 }
 
+// Its own account, after some frees; the figures are right and double frees are seen before, then and afterwards.
+TEST(Threads, AThreadThatOnlyFreesGetsAnAccount) {
+  const auto a = make_cpu();
+  constexpr std::size_t kBuffers = 2000;
+  std::vector<Buffer> buffers;
+  for (int round = 0; round < 3; ++round) {
+    buffers.clear();
+    for (std::size_t i = 0; i < kBuffers; ++i) buffers.push_back(a->malloc(256));
+    std::thread([&] {
+      std::size_t left = kBuffers;
+      for (const Buffer& b : buffers) {
+        a->free(b);
+        ASSERT_EQ(a->stats().active, --left * 256);
+        EXPECT_FALSE(b.live());
+        EXPECT_THROW(a->free(b), invalid_argument);
+      }
+      ASSERT_NE(thread_state.record, nullptr);
+      ASSERT_NE(thread_state.record->caches.size(), 0U);
+      // More of the same goes into it, and what it allocates from now on comes from its cache.
+      const Buffer own = a->malloc(256);
+      EXPECT_EQ(a->stats().active, 256U);
+      a->free(own);
+    }).join();
+    EXPECT_EQ(a->stats().active, 0U);
+    EXPECT_EQ(a->stats().late_double_frees, 0U);
+    expect_sound(*a);
+  }
+  buffers.clear();
+  a->clear_cache();
+  EXPECT_EQ(a->stats().reserved, 0U);
+}
+
+TEST(Threads, FreesDoNotWaitForTheDevicesLock) {
+  const auto a = make_cpu();
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 2000; ++i) buffers.push_back(a->malloc(256));
+  {
+    const Central::Lock lock(a->central());
+    std::thread([&] {
+      for (const Buffer& b : buffers) a->free(b);
+      EXPECT_EQ(a->stats().active, 0U);
+    }).join();
+  }
+  expect_sound(*a);
+}
+
 // The thread that owns the blocks sleeps; another one freed them and needs the memory.
 TEST(Threads, MemoryFreedForASleepingThreadIsFoundUnderPressure) {
   const auto a = make_cpu();

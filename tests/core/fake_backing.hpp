@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/backing.hpp"
@@ -26,7 +28,9 @@ struct FakeDevice {
   std::uint64_t calls = 0;
   std::uint64_t fail_at = 0;  // Number of the call that fails; 0: none.
   std::uint64_t waits = 0;
-  bool wait_fails = false;  // The host cannot wait: a failure, a graph capture.
+  bool wait_fails = false;                                  // The host cannot wait: a failure, a graph capture.
+  std::vector<std::pair<StreamIndex, StreamIndex>> orders;  // Earlier, later; in the order of the calls.
+  std::set<StreamIndex> unordered;                          // Nobody can wait for these: they are being captured.
 
   bool fails() { return ++calls == fail_at; }
   std::uint64_t cells() const {
@@ -79,7 +83,12 @@ class FakeBacking : public Backing {
     device_.now = std::max(device_.now, device_.tickets.at(raw_ticket(ticket)));
     return true;
   }
-  bool acquire_from(Backing&) override { return !device_.fails(); }
+  bool order(StreamIndex earlier, StreamIndex later) override {
+    require(earlier != later, "a stream is in order with itself");
+    if (device_.fails() || device_.unordered.contains(earlier)) return false;
+    device_.orders.emplace_back(earlier, later);
+    return true;
+  }
   bool replace(Cell at, std::uint32_t cells, const Part* parts, std::size_t count) override {
     if (device_.fails()) return false;
     unmap(at, cells);
@@ -96,6 +105,11 @@ class FakeBacking : public Backing {
   }
 
   bool shows(std::uint32_t cell) const { return shown_.contains(cell); }
+  // The physical cell behind one of the range: its piece, and its number in there.
+  std::pair<Piece, std::uint32_t> behind(std::uint32_t cell) const {
+    const Mapping& mapping = shown_.at(cell);
+    return {mapping.piece, cell - mapping.at};
+  }
 
  private:
   struct Mapping {

@@ -1,8 +1,9 @@
-// Heaps without virtual memory: segments that go from heap to heap, alignment above the usual.
+// Heaps without virtual memory: segments that serve several streams, alignment above the usual.
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/fake_backing.hpp"
@@ -10,6 +11,8 @@
 
 namespace cistern::core {
 namespace {
+
+constexpr StreamIndex kFirst{0};
 
 std::string broken(const HeapGroup& group) {
   std::string text;
@@ -45,86 +48,31 @@ class Segments : public ::testing::Test {
   std::vector<PageHeap*> heaps;
 };
 
-TEST_F(Segments, AFreeSegmentServesAnotherHeap) {
-  start(2);
-  device.lag = 1000;  // Its old work is not done: the new heap waits on the device, the host does not.
-  HeapNode* a = heaps[0]->allocate(20 * MiB, 256);
-  ASSERT_NE(a, nullptr);
-  heaps[0]->free(a);
-  HeapNode* b = heaps[1]->allocate(18 * MiB, 256);
-  ASSERT_NE(b, nullptr);
-  EXPECT_EQ(group->counts().created, 1U);
-  EXPECT_EQ(group->counts().moved, 1U);
-  EXPECT_EQ(device.waits, 0U);
-  EXPECT_EQ(group->reserved(), 20 * MiB);
-  EXPECT_EQ(broken(*group), "");
-  // It is the second heap's from here on.
-  EXPECT_EQ(heaps[0]->allocate_mapped(256, 256), nullptr);
-  HeapNode* c = heaps[1]->allocate_mapped(2 * MiB, 256);
-  ASSERT_NE(c, nullptr);
-  heaps[1]->free(b);
-  heaps[1]->free(c);
-}
-
-// Back and forth far more often than the range of a heap has room for: the old address serves again.
-TEST_F(Segments, LoansDoNotUseUpTheRange) {
-  start(2);
+// Its old work is not done: the other stream waits on the device, the host does not.
+TEST_F(Segments, AFreeSegmentServesAnotherStream) {
+  start(1);
   device.lag = 1000;
-  for (std::size_t i = 0; i < 1000; ++i) {
-    HeapNode* node = heaps[i % 2]->allocate(20 * MiB, 256);
-    ASSERT_NE(node, nullptr) << i;
-    heaps[i % 2]->free(node);
-  }
+  constexpr StreamIndex kSecond{1};
+  heaps[0]->free(heaps[0]->allocate(20 * MiB, 256, kFirst));
+  HeapNode* b = heaps[0]->allocate(18 * MiB, 256, kSecond);
+  ASSERT_NE(b, nullptr);
   EXPECT_EQ(group->counts().created, 1U);
+  EXPECT_EQ(device.orders, (std::vector{std::pair{kFirst, kSecond}}));
   EXPECT_EQ(device.waits, 0U);
+  HeapNode* c = heaps[0]->allocate_mapped(2 * MiB, 256, kSecond);
+  ASSERT_NE(c, nullptr);
+  EXPECT_EQ(device.orders.size(), 1U) << "one wait covers all of it";
+  heaps[0]->free(b);
+  heaps[0]->free(c);
 }
 
-TEST_F(Segments, OneMoreThanTwiceAsLargeIsNotLent) {
+// Heaps keep their segments: an address in one is no address in another.
+TEST_F(Segments, AnotherHeapMakesItsOwn) {
   start(2);
-  heaps[0]->free(heaps[0]->allocate(40 * MiB, 256));
-  HeapNode* b = heaps[1]->allocate(10 * MiB, 256);
-  ASSERT_NE(b, nullptr);
+  heaps[0]->free(heaps[0]->allocate(8 * MiB, 256, kFirst));
+  HeapNode* b = heaps[1]->allocate(8 * MiB, 256, kFirst);
   EXPECT_EQ(group->counts().moved, 0U);
   heaps[1]->free(b);
-}
-
-TEST_F(Segments, OneInUseIsNotLent) {
-  start(2);
-  HeapNode* a = heaps[0]->allocate(8 * MiB, 256);
-  HeapNode* b = heaps[1]->allocate(8 * MiB, 256);
-  EXPECT_EQ(group->counts().moved, 0U);
-  EXPECT_EQ(group->counts().created, 2U);
-  heaps[0]->free(a);
-  heaps[1]->free(b);
-}
-
-// Other heaps' work is not known to be done when a held heap's memory is used.
-TEST_F(Segments, NoneIsLentToAHeldHeap) {
-  start(2);
-  heaps[0]->free(heaps[0]->allocate(20 * MiB, 256));
-  heaps[1]->hold(true);
-  HeapNode* b = heaps[1]->allocate(18 * MiB, 256);
-  ASSERT_NE(b, nullptr);
-  EXPECT_EQ(group->counts().moved, 0U);
-  EXPECT_EQ(broken(*group), "");
-  heaps[1]->free(b);
-  heaps[1]->hold(false);
-}
-
-TEST_F(Segments, ALoanThatFailsChangesNothing) {
-  start(2);
-  heaps[0]->free(heaps[0]->allocate(20 * MiB, 256));
-  // The order between the heaps, then showing the segment in the new one.
-  for (int call = 1; call <= 2; ++call) {
-    device.fail_at = device.calls + static_cast<std::uint64_t>(call);
-    HeapNode* b = heaps[1]->allocate(20 * MiB, 256);
-    EXPECT_EQ(broken(*group), "");
-    ASSERT_NE(b, nullptr) << "a new one serves";
-    EXPECT_EQ(group->counts().moved, 0U);
-    heaps[1]->free(b);
-    group->trim(0, true);
-    heaps[0]->free(heaps[0]->allocate(20 * MiB, 256));
-  }
 }
 
 // Blocks with a large alignment are placed where they fit, however many runs are too crooked for them.
@@ -132,20 +80,20 @@ TEST_F(Segments, AlignedBlocksFindTheirPlace) {
   start(1);
   std::vector<HeapNode*> nodes;
   for (int i = 0; i < 60; ++i) {
-    nodes.push_back(heaps[0]->allocate(256, 256));
-    nodes.push_back(heaps[0]->allocate(96 * KiB, 256));
+    nodes.push_back(heaps[0]->allocate(256, 256, kFirst));
+    nodes.push_back(heaps[0]->allocate(96 * KiB, 256, kFirst));
   }
   for (std::size_t i = 1; i < nodes.size(); i += 2) heaps[0]->free(nodes[i]);  // 60 runs of 96 KiB and a rest.
   const std::uint64_t held = group->reserved();
   std::vector<HeapNode*> aligned;
   for (int i = 0; i < 20; ++i) {
-    HeapNode* node = heaps[0]->allocate(96 * KiB - 4096, 64 * KiB);
+    HeapNode* node = heaps[0]->allocate(96 * KiB - 4096, 64 * KiB, kFirst);
     ASSERT_NE(node, nullptr);
     EXPECT_EQ(node->offset % (64 * KiB), 0U);
     aligned.push_back(node);
   }
   EXPECT_LE(group->reserved(), held + 4 * MiB) << "no segment for each";
-  HeapNode* whole = heaps[0]->allocate(3 * MiB, 4 * MiB);
+  HeapNode* whole = heaps[0]->allocate(3 * MiB, 4 * MiB, kFirst);
   ASSERT_NE(whole, nullptr) << "an alignment above a cell";
   EXPECT_EQ(whole->offset % (4 * MiB), 0U);
   heaps[0]->free(whole);

@@ -33,18 +33,105 @@ TEST(StreamUses, AnHeirStandsForAStreamThatIsGone) {
   EXPECT_EQ(uses.take(&b), (std::vector<std::uint32_t>{0}));
 }
 
-TEST(OrderLedger, AWaitHoldsUntilTheNextFree) {
+constexpr StreamIndex kA{0}, kB{1}, kC{2};
+
+Freed free_by(OrderLedger& ledger, StreamIndex stream) {
+  ledger.know(stream);
+  return ledger.free(stream);
+}
+
+// The streams that `stream` is made to wait for.
+std::vector<StreamIndex> waits(OrderLedger& ledger, StreamIndex stream, const Freed& freed) {
+  std::vector<StreamIndex> others;
+  EXPECT_TRUE(ledger.order(stream, freed, [&](StreamIndex other) {
+    others.push_back(other);
+    return true;
+  }));
+  EXPECT_TRUE(ledger.ready(stream, freed));
+  return others;
+}
+
+TEST(OrderLedger, NobodyWaitsForItselfOrForFreshMemory) {
   OrderLedger ledger;
-  EXPECT_FALSE(ledger.needs_wait(1, 1));
-  EXPECT_TRUE(ledger.needs_wait(1, 0));
-  ledger.waited(1, 0);
-  EXPECT_FALSE(ledger.needs_wait(1, 0));
-  EXPECT_TRUE(ledger.needs_wait(2, 0));
-  ledger.freed(0);
-  EXPECT_TRUE(ledger.needs_wait(1, 0));
-  ledger.waited(1, 0);
-  ledger.forget(1);
-  EXPECT_TRUE(ledger.needs_wait(1, 0));
+  EXPECT_TRUE(ledger.ready(kA, {}));
+  EXPECT_TRUE(ledger.ready(kA, free_by(ledger, kA)));
+  EXPECT_FALSE(ledger.several());
+  EXPECT_FALSE(ledger.ready(kA, free_by(ledger, kB)));
+  EXPECT_TRUE(ledger.several());
+}
+
+TEST(OrderLedger, AWaitCoversWhatWasFreedBefore) {
+  OrderLedger ledger;
+  const Freed first = free_by(ledger, kA), second = free_by(ledger, kA);
+  EXPECT_EQ(waits(ledger, kB, first), std::vector{kA});
+  EXPECT_TRUE(ledger.ready(kB, second)) << "freed before the wait";
+  EXPECT_FALSE(ledger.ready(kC, second)) << "another stream has not waited";
+  EXPECT_FALSE(ledger.ready(kB, free_by(ledger, kA))) << "freed since";
+}
+
+TEST(OrderLedger, AWaitCoversWhatTheOtherWaitedFor) {
+  OrderLedger ledger;
+  const Freed freed = free_by(ledger, kA);
+  waits(ledger, kB, freed);
+  const Freed later = free_by(ledger, kA);
+  EXPECT_EQ(waits(ledger, kC, free_by(ledger, kB)), std::vector{kB});
+  EXPECT_TRUE(ledger.ready(kC, freed));
+  EXPECT_FALSE(ledger.ready(kC, later));
+}
+
+TEST(OrderLedger, JoinedMemoryIsReadyWhenAllItsPartsAre) {
+  OrderLedger ledger;
+  Freed both = free_by(ledger, kA);
+  both.join(free_by(ledger, kB));
+  EXPECT_EQ(waits(ledger, kA, both), std::vector{kB});
+  EXPECT_EQ(waits(ledger, kC, both), std::vector{kA}) << "which comes after the other";
+  both.join(free_by(ledger, kC));
+  EXPECT_EQ(waits(ledger, kA, both), std::vector{kC}) << "what it had waited for before is still known apart";
+  both.join({});
+  EXPECT_TRUE(ledger.ready(kA, both));
+}
+
+TEST(OrderLedger, MoreStreamsThanAreKeptApartStandForAll) {
+  OrderLedger ledger;
+  Freed all;
+  for (std::uint16_t i = 0; i < 70; ++i) all.join(free_by(ledger, StreamIndex{i}));
+  EXPECT_EQ(waits(ledger, StreamIndex{68}, all).size(), 69U);
+  EXPECT_FALSE(ledger.ready(kA, all));
+  all.join(free_by(ledger, kB));
+  EXPECT_EQ(waits(ledger, StreamIndex{68}, all), std::vector{kB});
+}
+
+TEST(OrderLedger, AllMeansThoseThatFreedSinceTheLastWait) {
+  OrderLedger ledger;
+  Freed all;
+  for (std::uint16_t i = 0; i < 70; ++i) all.join(free_by(ledger, StreamIndex{i}));
+  waits(ledger, kA, all);
+  Freed again;
+  for (std::uint16_t i = 20; i < 25; ++i) again.join(free_by(ledger, StreamIndex{i}));
+  EXPECT_EQ(waits(ledger, kA, again).size(), 5U);
+}
+
+TEST(OrderLedger, NobodyWaitsForWhatTheHostHasWaitedFor) {
+  OrderLedger ledger;
+  const Freed before = free_by(ledger, kA);
+  ledger.all_done();
+  EXPECT_TRUE(ledger.ready(kB, before));
+  EXPECT_FALSE(ledger.ready(kB, free_by(ledger, kA)));
+}
+
+TEST(OrderLedger, AWaitThatFailsIsNotRemembered) {
+  OrderLedger ledger;
+  const Freed freed = free_by(ledger, kA);
+  EXPECT_FALSE(ledger.order(kB, freed, [](StreamIndex) { return false; }));
+  EXPECT_FALSE(ledger.ready(kB, freed));
+}
+
+TEST(OrderLedger, AnotherStreamBehindTheNumberHasWaitedForNone) {
+  OrderLedger ledger;
+  const Freed freed = free_by(ledger, kA);
+  waits(ledger, kB, freed);
+  ledger.forget(kB);
+  EXPECT_FALSE(ledger.ready(kB, freed));
 }
 
 }  // namespace

@@ -153,6 +153,48 @@ TEST_F(ThreadCacheTest, AClaimedBlockIsFoundInTheInboxOnce) {
   EXPECT_EQ(block->remote, 0U);
 }
 
+// Lists of different lengths, an empty one, and one alone.
+TEST_F(ThreadCacheTest, TheInboxGivesEveryBlockOnceWhateverListItWasIn) {
+  constexpr std::size_t kBlocks = 256;
+  const std::unique_ptr<Block[]> blocks(new Block[kBlocks]);
+  std::mt19937_64 random(7);
+  for (std::size_t round = 0; round < 200; ++round) {
+    std::size_t pushed = 0;
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      const std::size_t lane = i % ThreadCache::kLanes;
+      if ((round >> lane) % 2 == 0 || random() % (1 + lane * 8) != 0) continue;
+      Block& block = blocks[i];
+      block.owner = cache_.owner_of_bin(0);
+      block.serial = block.serial + 1;
+      ASSERT_EQ(claim(&block, &cache_, block.serial), Claim::done);
+      ++pushed;
+    }
+    EXPECT_EQ(cache_.inbox_empty(), pushed == 0);
+    Block* const taken = cache_.take_inbox();
+    EXPECT_TRUE(cache_.inbox_empty());
+    Chain freed;
+    LateFrees late;
+    cache_.complete(taken, nullptr, freed, late);
+    ASSERT_EQ(length(freed), pushed);
+    ASSERT_EQ(late.count, 0);
+    for (std::size_t i = 0; i < kBlocks; ++i) ASSERT_EQ(blocks[i].serial % 2, 0U);
+  }
+}
+
+TEST_F(ThreadCacheTest, WhatDifferentThreadsWriteIsApart) {
+  const auto pair_of_lines = [this](const void* field) {
+    return (reinterpret_cast<std::uintptr_t>(field) - reinterpret_cast<std::uintptr_t>(&cache_)) / 128;
+  };
+  const std::uintptr_t own = pair_of_lines(&cache_.account), others = pair_of_lines(&cache_.inbox);
+  EXPECT_NE(own, others);
+  EXPECT_EQ(others, pair_of_lines(&cache_.inbox.back()));
+  for (const void* read : {static_cast<const void*>(&cache_.thread), static_cast<const void*>(&cache_.fast_thread),
+                           static_cast<const void*>(&cache_.front)}) {
+    EXPECT_NE(pair_of_lines(read), own);
+    EXPECT_NE(pair_of_lines(read), others);
+  }
+}
+
 TEST_F(ThreadCacheTest, ALostClaimIsCountedAndALaterOneWins) {
   Block* block = make(64);
   block->owner = cache_.owner_of_bin(0);

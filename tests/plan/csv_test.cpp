@@ -1,6 +1,8 @@
 // Reading and writing problems: what is accepted, every refusal with file and line, and a mutation fuzz.
 #include <gtest/gtest.h>
 
+#include <climits>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -120,6 +122,10 @@ TEST(PlanCsv, WritesWhatItReads) {
   write_plan_csv(plain, {{test::buffer(0, 2, 3)}, {}}, {0});
   EXPECT_EQ(plain.str(), "id,lower,upper,size,offset\n0,0,2,3,0\n");
   EXPECT_THROW(write_plan_csv(plain, p, {}), invalid_argument);
+  // What could not be read back: two buffers on the same bytes, an offset below zero.
+  const PlanProblem two{{test::buffer(0, 2, 3), test::buffer(1, 3, 3)}, {}};
+  EXPECT_THROW(write_plan_csv(plain, two, {0, 2}), invalid_argument);
+  EXPECT_THROW(write_plan_csv(plain, two, {-3, 0}), invalid_argument);
   EXPECT_THROW(write_plan_csv("/nonexistent/file.csv", p, r.offsets), invalid_argument);
   const std::string path = (std::filesystem::temp_directory_path() / "cistern_plan_csv_test.csv").string();
   write_plan_csv(path, p, r.offsets);
@@ -197,6 +203,44 @@ TEST(PlanSvg, DrawsEveryBufferOrItsShade) {
   std::ostringstream none;
   write_plan_svg(none, {}, {});
   EXPECT_NE(none.str().find("</svg>"), std::string::npos);
+}
+
+TEST(PlanSvg, SidesOutOfRangeAreRefusedBeforeTheFileIsTouched) {
+  const PlanProblem p{{test::buffer(0, 500, 500)}, {}};
+  for (const int side : {-1, 0, 99, 20001, INT_MIN, INT_MAX}) {
+    std::ostringstream out;
+    try {
+      write_plan_svg(out, p, {0}, {side, 900, ""});
+      ADD_FAILURE() << side;
+    } catch (const invalid_argument& e) {
+      EXPECT_NE(std::string(e.what()).find("width must be from 100 to 20000 pixels, got " + std::to_string(side)),
+                std::string::npos)
+          << e.what();
+    }
+    EXPECT_THROW(write_plan_svg(out, p, {0}, {1600, side, ""}), invalid_argument);
+    EXPECT_TRUE(out.str().empty());
+  }
+  const std::string path = ::testing::TempDir() + "untouched.svg";
+  std::remove(path.c_str());
+  EXPECT_THROW(write_plan_svg(path, p, {0}, {-1, 900, ""}), invalid_argument);
+  EXPECT_FALSE(std::ifstream(path).good());
+  std::ostringstream small;
+  write_plan_svg(small, p, {0}, {100, 100, ""});
+  EXPECT_NE(small.str().find("</svg>"), std::string::npos);
+}
+
+// As docs/planner.md says.
+TEST(PlanCsv, HeaderAloneIsAProblemWithAnEmptyOptimalPlan) {
+  const PlanProblem p = parse_plan_csv("id,lower,upper,size\n");
+  EXPECT_TRUE(p.buffers.empty());
+  const PlanResult result = plan(p);
+  EXPECT_EQ(result.status, PlanStatus::optimal);
+  EXPECT_EQ(result.peak, 0);
+  EXPECT_TRUE(result.offsets.empty());
+  std::ostringstream out;
+  write_plan_csv(out, p, result.offsets);
+  EXPECT_TRUE(parse_plan_csv(out.str()).buffers.empty());
+  EXPECT_THROW(parse_plan_csv(""), invalid_argument);
 }
 
 }  // namespace

@@ -121,6 +121,10 @@ TEST_F(PoolMisuseTest, RegisteredBuffers) {
   below.free(buffer);
 }
 
+TEST_F(PoolMisuseTest, UnknownBucketing) {
+  refused([&] { BufferPool(Device::cpu(), {.bucketing = static_cast<Bucketing>(9)}); }, "no bucketing number 9");
+}
+
 TEST_F(PoolMisuseTest, ZeroOnReuseNeedsTheCpu) {
   refused([&] { BufferPool(Device::model(), {.zero_on_reuse = true}); }, "zero_on_reuse");
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 
 #include "cistern/error.hpp"
 #include "cistern/typed_buffer.hpp"
@@ -37,6 +38,27 @@ TEST(ShapeTest, OneWideExtentAnywhere) {
   EXPECT_EQ(Shape(INT64_MAX).element_count(), static_cast<std::size_t>(INT64_MAX));
   EXPECT_EQ((Shape{kBig, 3}[0]), kBig);
   EXPECT_THROW((Shape{kBig, kBig}), invalid_argument);
+}
+
+// The constructor that takes extents one by one, of each rank, with a wide extent at each place.
+template <std::size_t... kPlaces>
+void expect_same_either_way(std::index_sequence<kPlaces...>) {
+  for (std::size_t wide = 0; wide < sizeof...(kPlaces); ++wide) {
+    std::array<std::size_t, sizeof...(kPlaces)> dims{(kPlaces + 2)...};
+    dims[wide] = 3 * kBig + 1;
+    const Shape one_by_one(dims[kPlaces]...);
+    EXPECT_EQ(one_by_one, Shape{std::span<const std::size_t>(dims)});
+    EXPECT_EQ(one_by_one.rank(), dims.size());
+    EXPECT_EQ(one_by_one.element_count(), Shape{std::span<const std::size_t>(dims)}.element_count());
+    for (std::size_t i = 0; i < dims.size(); ++i) EXPECT_EQ(one_by_one[i], dims[i]);
+  }
+}
+
+TEST(ShapeTest, WideExtentsOneByOne) {
+  [&]<std::size_t... kRanks>(std::index_sequence<kRanks...>) {
+    (expect_same_either_way(std::make_index_sequence<kRanks + 1>()), ...);
+  }
+  (std::make_index_sequence<kMaxRank>());
 }
 
 TEST(ShapeTest, WrongExtentsAreRefused) {

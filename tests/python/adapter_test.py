@@ -149,6 +149,36 @@ class AdapterTest(unittest.TestCase):
         events = snapshot.take()["device_traces"][0]
         self.assertEqual([e["size"] for e in events if e["action"] == "alloc"], [115, 116, 117, 118, 119])
 
+    def test_another_capacity_keeps_what_fits(self):
+        def recorded():
+            return [(e["action"], e["size"]) for e in snapshot.take()["device_traces"][0] if e["action"] != "free_requested"]
+
+        def churn(*sizes):
+            for size in sizes:
+                free(alloc(size), size)
+
+        snapshot.record(6)
+        churn(100, 101, 102, 103)  # The ring has gone round.
+        newest = [("alloc", 101), ("free_completed", 101), ("alloc", 102), ("free_completed", 102), ("alloc", 103),
+                  ("free_completed", 103)]
+        self.assertEqual(recorded(), newest)
+        snapshot.record(8, clear=False)
+        self.assertEqual(recorded(), newest)
+        churn(104, 105)
+        longer = newest[2:] + [("alloc", 104), ("free_completed", 104), ("alloc", 105), ("free_completed", 105)]
+        self.assertEqual(recorded(), longer)
+        snapshot.record(3, clear=False)
+        self.assertEqual(recorded(), longer[-3:])
+        churn(106)
+        self.assertEqual(recorded(), [longer[-1], ("alloc", 106), ("free_completed", 106)])
+        snapshot.record(3, clear=False)
+        self.assertEqual(len(recorded()), 3)
+        snapshot.record(3)
+        self.assertEqual(snapshot.take(1)["device_traces"], [[]])
+        churn(107)
+        snapshot.record(0, clear=False)
+        self.assertEqual(snapshot.take(1)["device_traces"], [[]])
+
     def test_threads(self):
         start = figures.nested(0)["requested_bytes"]["all"]["current"]
         failures = []

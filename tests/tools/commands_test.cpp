@@ -1,4 +1,6 @@
 // The other commands: info, convert, plan, bench; and the program as a whole.
+#include <zlib.h>
+
 #include "run_cli.hpp"
 
 namespace cistern::tools_test {
@@ -79,6 +81,49 @@ TEST_F(Command, PlanOfATrace) {
   EXPECT_EQ(nlohmann::json::parse(ran.out)["peak"], 4048576);
 }
 
+void write_gzip(const fs::path& path, const std::string& text) {
+  const gzFile out = gzopen(path.c_str(), "wb");
+  ASSERT_NE(out, nullptr);
+  EXPECT_EQ(gzwrite(out, text.data(), static_cast<unsigned>(text.size())), static_cast<int>(text.size()));
+  EXPECT_EQ(gzclose(out), Z_OK);
+}
+
+// What a file is decides its content, not its name.
+TEST_F(Command, PlanOfCompressedFiles) {
+  const std::string problem = "id,lower,upper,size\na,0,10,100\nb,5,15,50\n";
+  write_gzip(folder_ / "problem.csv.gz", problem);
+  write_gzip(folder_ / "trace.csv.gz", std::string(kTrace));
+  write_gzip(folder_ / "problem.csv", problem);
+  for (const char* name : {"problem.csv.gz", "problem.csv"}) {
+    const Ran ran = run({"plan", "--json", name});
+    ASSERT_EQ(ran.status, 0) << name << ran.err;
+    EXPECT_EQ(nlohmann::json::parse(ran.out)["buffers"], 2) << name;
+    EXPECT_EQ(nlohmann::json::parse(ran.out)["peak"], 150) << name;
+  }
+  const Ran ran = run({"plan", "--json", "trace.csv.gz"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_EQ(nlohmann::json::parse(ran.out)["buffers"], 3);
+  write_gzip(folder_ / "negative.csv.gz", "id,lower,upper,size\na,10,0,100\n");
+  expect_refused({"plan", "negative.csv.gz"}, "negative.csv.gz");
+  write_gzip(folder_ / "bad.csv.gz", "id,lower,upper,size\na,0,x,100\n");
+  expect_refused({"plan", "bad.csv.gz"}, "bad.csv.gz:2");
+  const std::string whole = read_file(folder_ / "problem.csv.gz");
+  write("cut.csv.gz", std::string_view(whole).substr(0, whole.size() - 6));
+  expect_refused({"plan", "cut.csv.gz"}, "cut.csv.gz");
+}
+
+TEST_F(Command, PlanOfAHeaderAloneIsEmptyAndOptimal) {
+  write("p.csv", "id,lower,upper,size\n");
+  const Ran ran = run({"plan", "--json", "--output", "o.csv", "p.csv"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_EQ(nlohmann::json::parse(ran.out)["buffers"], 0);
+  EXPECT_EQ(nlohmann::json::parse(ran.out)["status"], "optimal");
+  EXPECT_EQ(nlohmann::json::parse(ran.out)["peak"], 0);
+  EXPECT_EQ(read_file(folder_ / "o.csv"), "id,lower,upper,size,offset\n");
+  write("empty.csv", "");
+  expect_refused({"plan", "empty.csv"}, "empty.csv:1: expected a header");
+}
+
 TEST_F(Command, PlanThatDoesNotFitGivesStatusOneAndNoFile) {
   write("p.csv", "id,lower,upper,size\na,0,10,100\nb,5,15,50\n");
   const Ran ran = run({"plan", "--json", "--capacity", "149", "--output", "o.csv", "p.csv"});
@@ -103,6 +148,28 @@ TEST_F(Command, PlanRefuses) {
   expect_refused({"plan", "--output", "o.csv", "p.csv", "p.csv"}, "--output");
   expect_refused({"plan", "--timeout", "0", "p.csv"}, "--timeout");
   expect_refused({"plan", "--capacity", "0", "p.csv"}, "--capacity");
+}
+
+TEST_F(Command, AnOutputDoesNotReplaceAnInput) {
+  const std::string problem = "id,lower,upper,size\na,0,10,100\n";
+  const std::string trace = "event,id,size,stream,time_us\na,0,512,0,0\nf,0,512,0,5\n";
+  write("p.csv", problem);
+  write("t.csv", trace);
+  expect_refused({"plan", "--output", "./p.csv", "p.csv"}, "is an input");
+  expect_refused({"plan", "--svg", "p.csv", "p.csv"}, "is an input");
+  expect_refused({"plan", "--output", "x", "--svg", "x", "p.csv"}, "is an input");
+  expect_refused({"replay", "--report", "t.csv", "t.csv"}, "is an input");
+  EXPECT_EQ(read_file(folder_ / "p.csv"), problem);
+  EXPECT_EQ(read_file(folder_ / "t.csv"), trace);
+}
+
+TEST_F(Command, WrongUsageIsRefusedInTheProgramsName) {
+  expect_refused({}, "A subcommand is required\nRun \"cistern --help\"");
+  expect_refused({"abacus"}, "\"abacus\" is not a subcommand");
+  expect_refused({"replay"}, "TRACE is required\nRun \"cistern replay --help\"");
+  expect_refused({"replay", "--repeat", "-3", "t.csv"}, "--repeat: Value -3 not in range");
+  expect_refused({"plan", "--no-such-option", "p.csv"}, "--no-such-option");
+  expect_refused({"convert", "one"}, "OUTPUT");
 }
 
 TEST_F(Command, BenchListsOrSaysWhyNot) {

@@ -68,12 +68,13 @@ class Cli : public testing::Test {
     for (std::string line; std::getline(in, line);) out.push_back(nlohmann::json::parse(line));
     return out;
   }
-  // Refused as bad input: status 2, nothing printed as a result, the text in the message.
+  // Refused as bad input: status 2, nothing printed as a result, the text in the message, which names the program.
   void expect_refused(const std::vector<std::string>& arguments, const std::string& text) const {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.status, 2) << ran.out << ran.err;
     EXPECT_EQ(ran.out, "");
     EXPECT_NE(ran.err.find(text), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.err.rfind("cistern: ", 0), 0U) << "whose message it is: " << ran.err;
   }
 
   fs::path folder_;

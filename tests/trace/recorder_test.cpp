@@ -85,6 +85,15 @@ TEST(TraceRecorder, FailuresAreKeptForClose) {
   EXPECT_THROW(TraceRecorder(folder.file("")), TraceError);
 }
 
+TEST(TraceRecorder, WhatWasRecordedBeforeAFaultIsAWholeFile) {
+  TempFolder folder;
+  TraceRecorder r(folder.file("r.csv.gz"));
+  for (std::uint64_t key = 0; key < 5; ++key) r.allocated(key, 100);
+  r.allocated(std::uint64_t{5}, UINT64_MAX);
+  EXPECT_THROW(r.close(), TraceError);
+  EXPECT_EQ(read_trace(folder.file("r.csv.gz")).events.size(), 5u);
+}
+
 TEST(TraceRecorder, AFullDiskIsToldByClose) {
   if (!trace_test::fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   EXPECT_THROW(TraceRecorder("/dev/full"), TraceError);

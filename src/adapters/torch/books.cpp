@@ -88,11 +88,15 @@ void Figures::reset_accumulated() {
 
 void History::start(std::size_t capacity, bool clear) {
   const std::lock_guard lock(mutex_);
-  if (clear || capacity != capacity_) {
-    ring_.clear();
-    next_ = 0;
+  // In order, the oldest first, so that the ring may grow behind the newest.
+  std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(next_), ring_.end());
+  next_ = 0;
+  const std::size_t kept = clear ? 0 : std::min(capacity, ring_.size());
+  ring_.erase(ring_.begin(), ring_.end() - static_cast<std::ptrdiff_t>(kept));
+  if (capacity == 0) {
+    requested_.clear();
+    ring_.shrink_to_fit();
   }
-  if (capacity == 0) requested_.clear();
   capacity_ = capacity;
   on_.store(capacity != 0, std::memory_order_relaxed);
 }
@@ -133,10 +137,23 @@ std::size_t History::requested(std::uint64_t address) const {
 
 // --- Pools ----------------------------------------------------------------------------------------------------------
 
+namespace {
+thread_local std::uint64_t newest = 0;  // Number of the thread's newest begin.
+}  // namespace
+
+std::uint64_t Pools::newest_begin() { return newest; }
+
 void Pools::begin(int device, PoolId id, PoolFilter filter) {
   const std::lock_guard lock(mutex_);
   Pool& pool = pools_[key(device, id)];
-  if (!pool.pool) pool.pool = make_capture_pool(checked_device(device));
+  if (!pool.pool) {
+    try {
+      pool.pool = make_capture_pool(checked_device(device));
+    } catch (...) {
+      pools_.erase(key(device, id));
+      throw;
+    }
+  }
   if (pool.open && pool.opener != std::this_thread::get_id()) {
     throw invalid_argument("cistern: another thread allocates to memory pool (" + std::to_string(id.first) + ", " +
                            std::to_string(id.second) + ") of cuda:" + std::to_string(device));
@@ -150,6 +167,7 @@ void Pools::begin(int device, PoolId id, PoolFilter filter) {
   begin_capture_pool(pool.pool, std::move(filter));
   pool.open = true;
   pool.opener = std::this_thread::get_id();
+  pool.begin = newest = ++begins_;
   ++pool.uses;
 }
 
@@ -180,7 +198,8 @@ void Pools::release(int device, PoolId id) {
   if (gone) release_capture_pool(gone);
 }
 
-int Pools::abort(int device) {
+template <typename Which>
+int Pools::abort_where(Which which) {
   std::vector<CapturePool> gone;
   int aborted = 0;
   {
@@ -188,7 +207,7 @@ int Pools::abort(int device) {
     for (auto pool = pools_.begin(); pool != pools_.end();) {
       const auto current = pool++;
       Pool& open = current->second;
-      if (!open.open || std::get<0>(current->first) != device || open.opener != std::this_thread::get_id()) continue;
+      if (!open.open || !which(std::get<0>(current->first), open)) continue;
       end_capture_pool(open.pool);
       open.open = false;
       ++aborted;
@@ -197,6 +216,15 @@ int Pools::abort(int device) {
   }
   for (const CapturePool& pool : gone) release_capture_pool(pool);
   return aborted;
+}
+
+int Pools::abort(int device) {
+  return abort_where(
+      [=](int of, const Pool& pool) { return of == device && pool.opener == std::this_thread::get_id(); });
+}
+
+int Pools::abort_begin(std::uint64_t number) {
+  return abort_where([=](int, const Pool& pool) { return pool.begin == number; });
 }
 
 PoolId Pools::id_of(std::uint64_t capture_pool) const {

@@ -45,6 +45,7 @@ class Figures {
 // The newest events, and what live buffers were asked for. Costs one load while it is off.
 class History {
  public:
+  // Keeps the newest events that fit, unless they are to be cleared.
   void start(std::size_t capacity, bool clear);
   bool on() const { return on_.load(std::memory_order_relaxed); }
   void note(cistern_torch_action action, int device, std::uint64_t address, std::size_t bytes, const void* stream);
@@ -70,7 +71,12 @@ class Pools {
   void begin(int device, PoolId id, PoolFilter filter);
   void end(int device, PoolId id);
   void release(int device, PoolId id);
+  // Of the calling thread, on the device.
   int abort(int device);
+  // Of one begin, whoever made it.
+  int abort_begin(std::uint64_t number);
+  // Number of the calling thread's newest begin; 0 when there was none.
+  static std::uint64_t newest_begin();
   // PyTorch's id of a capture pool; {0, 0} when it has none.
   PoolId id_of(std::uint64_t capture_pool) const;
 
@@ -80,14 +86,18 @@ class Pools {
     int uses = 0;
     bool open = false;
     std::thread::id opener;
+    std::uint64_t begin = 0;  // Number of the begin that opened it.
   };
   using Key = std::tuple<int, unsigned long long, unsigned long long>;
   static Key key(int device, PoolId id) { return {device, id.first, id.second}; }
   // pre: mutex_ is held. What is to be released once it is let go; no pool when others use it.
   CapturePool drop(std::map<Key, Pool>::iterator pool);
+  template <typename Which>
+  int abort_where(Which which);
 
   mutable std::mutex mutex_;
   std::map<Key, Pool> pools_;
+  std::uint64_t begins_ = 0;
 };
 
 struct Books {

@@ -176,6 +176,14 @@ void cistern_torch_set_out_of_memory_handler(cistern_torch_out_of_memory handler
   out_of_memory_handler.store(handler);
 }
 
+uint64_t cistern_torch_newest_begin(void) { return Pools::newest_begin(); }
+
+int cistern_torch_abort_begin(uint64_t number) {
+  int aborted = 0;
+  reported([&] { aborted = Books::get().pools.abort_begin(number); });
+  return aborted;
+}
+
 int cistern_torch_abort_pools(int device) {
   int aborted = 0;
   reported([&] { aborted = Books::get().pools.abort(device); });

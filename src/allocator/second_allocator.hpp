@@ -1,6 +1,6 @@
-// StagingAllocator: pinned host memory for copies to and from one device. The same allocator as that of the device,
-// over a driver whose memory is the host's; it takes the streams of the device's own allocator and knows them by the
-// same handle. Used by the registry. Thread-safe.
+// SecondAllocator: a second allocator of a device, over a driver of its own: pinned host memory for copies to and from
+// the device, or the C library's memory on the CPU. It takes the streams of the device's first allocator and knows them
+// by the same handle. Used by the registry. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace cistern::allocation {
 
-class StagingAllocator final : public DeviceAllocator {
+class SecondAllocator final : public DeviceAllocator {
  public:
-  // `streams_of` is the device's own allocator and outlives this one.
-  StagingAllocator(DeviceAllocator& streams_of, std::unique_ptr<drivers::Driver> driver);
+  // `streams_of` is the device's first allocator and outlives this one.
+  SecondAllocator(DeviceAllocator& streams_of, std::unique_ptr<drivers::Driver> driver);
 
   using DeviceAllocator::free;
   using DeviceAllocator::malloc;
   Buffer malloc(std::size_t bytes, const Stream& stream) override;
   void free(Buffer buffer, const Stream& stream) override;
   void record_use(Buffer buffer, const Stream& stream) override;
-  // The device's own allocator is about to forget the stream.
+  // The device's first allocator is about to forget the stream.
   void forget(const Stream& stream);
 
  private:
@@ -29,7 +29,7 @@ class StagingAllocator final : public DeviceAllocator {
 
   DeviceAllocator& streams_of_;
   std::mutex mutex_;                                 // Leaf lock, for the next line.
-  std::unordered_map<std::uint64_t, Stream> known_;  // By the id that the device's own allocator gave.
+  std::unordered_map<std::uint64_t, Stream> known_;  // By the id that the first allocator gave.
 };
 
 }  // namespace cistern::allocation

@@ -1,0 +1,48 @@
+// A group of heaps over fake backings, for the tests of PageHeap.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/fake_backing.hpp"
+#include "core/page_heap.hpp"
+
+namespace cistern::core {
+
+inline constexpr std::uint64_t kCell = 2 * MiB;
+inline constexpr StreamIndex kFirst{0};
+
+inline std::string broken(const HeapGroup& group) {
+  std::string text;
+  for (const auto& message : group.check_invariants()) text += message + "\n";
+  return text;
+}
+
+struct HeapFixture {
+  explicit HeapFixture(HeapConfig config = defaults(), int heap_count = 1) : group(config) {
+    for (int i = 0; i < heap_count; ++i) {
+      backings.push_back(std::make_unique<FakeBacking>(device));
+      heaps.push_back(&group.add_heap(*backings.back()));
+    }
+  }
+  static HeapConfig defaults() {
+    HeapConfig config;
+    config.range_bytes = 4 * GiB;
+    return config;
+  }
+  static HeapConfig limited(std::uint64_t bytes) {
+    HeapConfig config = defaults();
+    config.limit_bytes = bytes;
+    config.tight = true;
+    return config;
+  }
+
+  FakeDevice device;
+  std::vector<std::unique_ptr<FakeBacking>> backings;
+  HeapGroup group;
+  std::vector<PageHeap*> heaps;
+};
+
+}  // namespace cistern::core
