@@ -1,5 +1,6 @@
 // Draws plans as SVG. No state, no locking; any code may call it.
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iomanip>
 #include <ostream>
@@ -140,7 +141,7 @@ class Drawing {
 
   std::size_t level(std::size_t row, std::size_t column) const {
     const double part = std::min(1.0, static_cast<double>(filled_[row * columns_ + column]));
-    const auto shade = static_cast<std::size_t>(part * static_cast<double>(kShades) + 0.5);
+    const auto shade = static_cast<std::size_t>(std::lround(part * static_cast<double>(kShades)));
     return shade == 0 && part > 0.01 ? 1 : shade;  // even a little is seen
   }
 
