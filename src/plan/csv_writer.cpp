@@ -56,10 +56,8 @@ void check_plan(const PlanProblem& problem, const std::vector<std::int64_t>& off
   throw invalid_argument("write_plan_csv: buffer " + std::to_string(fault->buffer) + ": " + fault->text);
 }
 
-}  // namespace
-
-void write_plan_csv(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets) {
-  check_plan(problem, offsets);
+// pre: the plan is checked.
+void write_rows(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets) {
   bool alignments = false;
   bool hints = false;
   bool gaps = false;
@@ -81,11 +79,18 @@ void write_plan_csv(std::ostream& out, const PlanProblem& problem, const std::ve
   }
 }
 
+}  // namespace
+
+void write_plan_csv(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets) {
+  check_plan(problem, offsets);
+  write_rows(out, problem, offsets);
+}
+
 void write_plan_csv(const std::string& path, const PlanProblem& problem, const std::vector<std::int64_t>& offsets) {
   check_plan(problem, offsets);
   std::ofstream out(path, std::ios::binary);
   if (!out) throw invalid_argument(path + ": expected a file that can be written");
-  write_plan_csv(out, problem, offsets);
+  write_rows(out, problem, offsets);
   out.flush();
   if (!out) throw invalid_argument(path + ": writing failed");
 }
