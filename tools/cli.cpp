@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,14 @@ namespace cistern::tools {
 namespace {
 
 void complain(std::string_view text) { fmt::print(stderr, "cistern: {}\n", report::clean_utf8(without_name(text))); }
+
+// Whether all that was printed arrived; complains when not.
+bool written() {
+  std::cout.flush();
+  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
+  complain("cannot write to the standard output");
+  return false;
+}
 
 }  // namespace
 
@@ -39,13 +48,12 @@ int run(int argc, const char* const* argv) {
   add_info(app, status);
   try {
     app.parse(argc, argv);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      complain("cannot write to the standard output");
-      return kFailed;
-    }
-    return status;
+    return written() ? status : kFailed;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version.
+    if (error.get_exit_code() == 0) {  // --help, --version.
+      app.exit(error);
+      return written() ? kOk : kFailed;
+    }
     const std::vector<std::string> rest = app.remaining();
     if (app.get_subcommands().empty() && !rest.empty()) {
       complain(fmt::format("\"{}\" is not a subcommand; expected replay, plan, bench, convert or info", rest.front()));

@@ -3,11 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
-#include "cistern/device.hpp"
 #include "cli.hpp"
+#include "values.hpp"
 
 #ifdef CISTERN_HAS_BENCHMARKS
 #include "foreign.hpp"
@@ -37,11 +36,9 @@ std::vector<std::string> groups_of(const bench::Suite& suite) {
 }
 
 int run_suite(const Arguments& arguments) {
-  if (parse_device(arguments.device).type != DeviceType::cpu) {
+  if (read_device(arguments.device).type != DeviceType::cpu) {
     throw UsageError(fmt::format("--device: the suite does not measure \"{}\"; expected cpu", arguments.device));
   }
-  // A NaN passes the check of the range.
-  if (std::isnan(arguments.min_seconds)) throw UsageError("--min-time: expected a number of seconds, found nan");
   bench::Options options;
   options.names = arguments.names;
   options.traces = arguments.traces;
@@ -87,17 +84,20 @@ void add_bench(CLI::App& app, int& status) {
   command->add_flag("--list", arguments->list, "Show the benchmarks and what each compares");
   command->add_flag("--json", arguments->json, "One JSON object a line");
   command->add_option("--repetitions", arguments->repetitions, "Of each variant; the median counts")
-      ->check(CLI::Range(1u, 1000u))
+      ->transform(whole(1, 1000))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--min-time", arguments->min_seconds, "Of each repetition")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(seconds(0.001, 3600))
       ->type_name("SECONDS")
       ->capture_default_str();
   command->add_option("--trace", arguments->traces, "Replay this file instead of the traces of the source tree")
       ->allow_extra_args(false)
+      ->check(some("a file"))
       ->type_name("FILE");
-  command->add_option("NAME", arguments->names, "Only those whose name starts with one of these")->type_name("");
+  command->add_option("NAME", arguments->names, "Only those whose name starts with one of these")
+      ->check(some("a name"))
+      ->type_name("");
   command->callback([arguments, &status] { status = run_suite(*arguments); });
 }
 

@@ -5,10 +5,15 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 
 #include "cistern/trace.hpp"
 #include "cli.hpp"
 #include "report/text.hpp"
+#include "trace/convert.hpp"
+#include "trace/sink.hpp"
+#include "values.hpp"
+#include "write_file.hpp"
 
 namespace cistern::tools {
 namespace {
@@ -31,11 +36,22 @@ int convert(const Arguments& arguments) {
     write.format = TraceFormat::perfetto_json;
   else if (arguments.format.empty())
     trace_format_of(arguments.output);  // Refused before the input is read.
+  check_writable(arguments.output);
+  check_no_input(arguments.output, {arguments.input});
   TraceReadOptions read;
   read.device = arguments.device;
   read.older_blocks = arguments.older;
-  const Trace trace = read_trace(arguments.input, read);
-  write_trace(arguments.output, trace, write);
+  TraceFormat format{};
+  const Trace trace = trace::read_trace(arguments.input, read, format);
+  if (format != TraceFormat::torch_snapshot && (arguments.device || arguments.older)) {
+    throw UsageError(fmt::format("{}: {} is no snapshot; expected a PyTorch snapshot",
+                                 arguments.device ? "--snapshot-device" : "--older", arguments.input));
+  }
+  try {
+    write_trace(arguments.output, trace, write);
+  } catch (const trace::WriteError& error) {  // Nothing is wrong with the input.
+    throw std::runtime_error(error.what());
+  }
   fmt::print(stderr, "{}: {} events, {} blocks, peak {} live\n", report::clean_utf8(arguments.output),
              report::format_count(trace.events.size()), report::format_count(trace.allocations),
              report::format_bytes(trace.peak_live_bytes));
@@ -61,17 +77,21 @@ void add_convert(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand("convert", "Convert a trace into another format");
   command->add_option("INPUT", arguments->input, "csv, csv.gz, RMM log or PyTorch snapshot; recognised by content")
       ->required()
+      ->check(some("a file"))
       ->type_name("");
   command
       ->add_option(
           "OUTPUT", arguments->output,
           "The name says the format: .csv, .rmm or .log, .pickle (memory_viz), .json (Perfetto); each with .gz as well")
       ->required()
+      ->check(some("a file"))
       ->type_name("");
   command->add_option("--format", arguments->format, "csv, rmm, snapshot or perfetto, whatever the name says")
-      ->check(CLI::IsMember({"csv", "rmm", "snapshot", "perfetto"}))
+      ->check(one_of({"csv", "rmm", "snapshot", "perfetto"}))
       ->type_name("FORMAT");
-  command->add_option("--snapshot-device", arguments->device, "Which device of a PyTorch snapshot")->type_name("N");
+  command->add_option("--snapshot-device", arguments->device, "Which device of a PyTorch snapshot")
+      ->transform(whole(0, UINT32_MAX))
+      ->type_name("N");
   command->add_flag("--older", arguments->older,
                     "Of a PyTorch snapshot: also take blocks that lived all through the recording");
   command->callback([arguments, &status] { status = convert(*arguments); });

@@ -20,7 +20,9 @@
 #include "cli.hpp"
 #include "report/text.hpp"
 #include "terminal.hpp"
+#include "trace/convert.hpp"
 #include "trace/source.hpp"
+#include "values.hpp"
 #include "write_file.hpp"
 
 namespace cistern::tools {
@@ -30,7 +32,7 @@ using report::clean_utf8;
 using report::format_bytes;
 using report::format_count;
 
-constexpr double kDefaultSeconds = 10;
+constexpr double kDefaultSeconds = 10, kLeastSeconds = 1e-6, kMostSeconds = 1e8;  // The most: three years.
 constexpr std::size_t kHeader = 1024;                         // Bytes in which a header is looked for.
 constexpr std::uint64_t kMostBytes = std::uint64_t{8} << 30;  // Of a problem as text: 200 million buffers.
 
@@ -63,18 +65,40 @@ bool has_content(const std::string& path) {
   return !fs::is_regular_file(status) || (fs::file_size(path, error) != 0 && std::ifstream(path).good());
 }
 
-PlanProblem read_problem(const std::string& path) {
-  if (!has_content(path)) return read_plan_csv(path);
+// Where a buffer of a problem comes from: "FILE:LINE: buffer NAME".
+enum class Origin { problem, csv_trace, other_trace };
+
+struct Input {
+  PlanProblem problem;
+  Origin origin = Origin::problem;
+
+  std::string name_of(std::size_t buffer) const {
+    return buffer < problem.ids.size() ? problem.ids[buffer] : fmt::format("{}", buffer);
+  }
+  // A buffer of a trace begins with the event that allocates it, which in a csv file is a line below the header.
+  std::string place(const std::string& path, std::size_t buffer) const {
+    const std::int64_t event = problem.buffers[buffer].lower;
+    if (origin == Origin::csv_trace) return fmt::format("{}:{}: buffer {}", path, event + 2, name_of(buffer));
+    if (origin == Origin::other_trace) return fmt::format("{}: event {}: buffer {}", path, event, name_of(buffer));
+    return fmt::format("{}: buffer {}", path, name_of(buffer));
+  }
+};
+
+Input read_input(const std::string& path) {
+  if (!has_content(path)) return {read_plan_csv(path), Origin::problem};
   trace::ByteSource source(path);
   const std::string_view begin = source.peek(kHeader);
-  if (begin.empty() || !is_trace(begin)) return parse_plan_csv(trace::read_all(source, kMostBytes), path);
-  const Trace trace = read_trace(path);
+  if (begin.empty() || !is_trace(begin)) {
+    return {parse_plan_csv(trace::read_all(source, kMostBytes), path), Origin::problem};
+  }
+  TraceFormat format{};
+  const Trace trace = trace::read_trace(path, {}, format);
   std::vector<PlanTraceEvent> events;
   events.reserve(trace.events.size());
   for (const TraceEvent& event : trace.events) {
     events.push_back({event.kind == TraceEventKind::allocate, event.id, static_cast<std::int64_t>(event.size)});
   }
-  return problem_from_trace(events);
+  return {problem_from_trace(events), format == TraceFormat::csv ? Origin::csv_trace : Origin::other_trace};
 }
 
 struct Outcome {
@@ -123,26 +147,28 @@ class PlanCommand {
       check_writable(path);
       check_no_input(path, arguments.inputs);
     }
-    if (!arguments.output.empty()) check_no_input(arguments.output, {arguments.svg});
+    if (!arguments.output.empty() && !arguments.svg.empty() && same_file(arguments.output, arguments.svg)) {
+      throw UsageError(fmt::format("{}: --output and --svg would write the same file; expected two", arguments.svg));
+    }
     if (!arguments.capacity.empty()) {
       capacity_ = static_cast<std::int64_t>(parse_bytes(arguments.capacity, "--capacity"));
     }
-    if (!(arguments.timeout > 0)) throw UsageError("--timeout: expected a positive number of seconds");
   }
 
   int run() {
-    std::vector<PlanProblem> problems;
+    std::vector<Input> inputs;
     for (const std::string& path : arguments_.inputs) {
-      problems.push_back(read_problem(path));
-      if (const auto fault = check_problem(problems.back())) {
-        throw UsageError(fmt::format("{}: buffer {}: {}", path, name_of(problems.back(), fault->buffer), fault->text));
+      inputs.push_back(read_input(path));
+      const Input& input = inputs.back();
+      if (const auto fault = check_problem(input.problem)) {
+        throw UsageError(fmt::format("{}: {}", input.place(path, fault->buffer), fault->text));
       }
     }
     bool ok = true;
     std::vector<std::vector<std::string>> rows = {
         {"input", "status", "buffers", "lower bound", "peak", "peak/bound", "time"}, {}};
-    for (std::size_t i = 0; i < problems.size(); ++i) {
-      const Outcome outcome = solve(problems[i], arguments_.inputs[i], i, problems.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Outcome outcome = solve(inputs[i], arguments_.inputs[i], i, inputs.size());
       ok = ok && outcome.fits();
       if (arguments_.json) {
         fmt::print("{}\n", outcome_json(outcome));
@@ -156,11 +182,8 @@ class PlanCommand {
   }
 
  private:
-  static std::string name_of(const PlanProblem& problem, std::size_t index) {
-    return index < problem.ids.size() ? problem.ids[index] : fmt::format("{}", index);
-  }
-
-  Outcome solve(const PlanProblem& problem, const std::string& path, std::size_t index, std::size_t total) {
+  Outcome solve(const Input& input, const std::string& path, std::size_t index, std::size_t total) {
+    const PlanProblem& problem = input.problem;
     Progress progress;
     PlanOptions options;
     options.capacity = capacity_;
@@ -182,7 +205,7 @@ class PlanCommand {
     progress.clear();
     if (const auto fault = validate_plan(problem, outcome.result.offsets)) {
       throw std::logic_error(
-          fmt::format("{}: the plan is wrong at buffer {}: {}", path, name_of(problem, fault->buffer), fault->text));
+          fmt::format("{}: the plan is wrong here: {}", input.place(path, fault->buffer), fault->text));
     }
     // A plan that does not fit is drawn, which shows why, but not written: a file of offsets is one that can be used.
     if (!arguments_.svg.empty()) write_svg(problem, outcome);
@@ -215,19 +238,28 @@ void add_plan(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("plan", "Plan offsets for buffers with lifetimes");
   command->add_option("--capacity", arguments->capacity, "Find a plan that fits (16GiB) instead of the smallest")
+      ->check(some("bytes"))
       ->type_name("BYTES");
   command->add_option("--timeout", arguments->timeout, "Stop after this time with the best plan found")
+      ->check(seconds(kLeastSeconds, kMostSeconds))
       ->type_name("SECONDS")
       ->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: one for each processor")
+      ->transform(whole(0, 1024))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--seed", arguments->seed, "Of the random choices")->type_name("N")->capture_default_str();
-  command->add_option("--output", arguments->output, "Write the buffers with their offsets")->type_name("FILE.csv");
-  command->add_option("--svg", arguments->svg, "Draw the plan")->type_name("FILE.svg");
+  command->add_option("--seed", arguments->seed, "Of the random choices")
+      ->transform(whole(0, UINT64_MAX))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--output", arguments->output, "Write the buffers with their offsets")
+      ->check(some("a file"))
+      ->type_name("FILE.csv");
+  command->add_option("--svg", arguments->svg, "Draw the plan")->check(some("a file"))->type_name("FILE.svg");
   command->add_flag("--json", arguments->json, "One JSON object a line");
   command->add_option("INPUT", arguments->inputs, "csv with id, lower, upper, size; or a trace")
       ->required()
+      ->check(some("a file"))
       ->type_name("");
   command->callback([arguments, &status] { status = PlanCommand(*arguments).run(); });
 }

@@ -17,6 +17,7 @@
 #include "report/text.hpp"
 #include "terminal.hpp"
 #include "trace/replay.hpp"
+#include "values.hpp"
 #include "write_file.hpp"
 
 namespace cistern::tools {
@@ -26,6 +27,8 @@ using trace::Policy;
 using trace::Program;
 using trace::ReplayOptions;
 using trace::ReplayResult;
+
+constexpr std::uint64_t kMostLag = 1'000'000'000'000;  // Microseconds: 11 days.
 
 struct Arguments {
   std::vector<std::string> allocators;
@@ -43,13 +46,21 @@ struct Arguments {
 
 std::vector<Policy> read_policies(const Arguments& arguments) {
   std::vector<Policy> out;
-  for (const std::string& name : arguments.allocators) {
-    const auto policy = trace::parse_policy(name);
-    if (!policy) {
-      throw UsageError(
-          fmt::format("--allocator: \"{}\" is unknown; expected cistern, pool, planned, buffer-cache or system", name));
+  for (const std::string& names : arguments.allocators) {
+    for (std::size_t at = 0; at <= names.size();) {
+      const std::size_t end = std::min(names.find(',', at), names.size());
+      const std::string name = names.substr(at, end - at);
+      const auto policy = trace::parse_policy(name);
+      if (!policy) {
+        throw UsageError(fmt::format(
+            "--allocator: \"{}\" is unknown; expected cistern, pool, planned, buffer-cache or system", name));
+      }
+      if (std::find(out.begin(), out.end(), *policy) != out.end()) {
+        throw UsageError(fmt::format("--allocator: \"{}\" is named twice; expected each once", name));
+      }
+      out.push_back(*policy);
+      at = end + 1;
     }
-    if (std::find(out.begin(), out.end(), *policy) == out.end()) out.push_back(*policy);
   }
   return out.empty() ? std::vector<Policy>{Policy::cistern} : out;
 }
@@ -71,7 +82,7 @@ std::string command_line(const Arguments& a) {
 class ReplayCommand {
  public:
   explicit ReplayCommand(const Arguments& arguments) : arguments_(arguments), policies_(read_policies(arguments)) {
-    options_.device = parse_device(arguments.device);
+    options_.device = read_device(arguments.device);
     options_.touch = arguments.touch;
     options_.check = arguments.check;
     if (!arguments.limit.empty()) options_.limit = parse_limit(arguments.limit, "--memory-limit");
@@ -195,7 +206,6 @@ void add_replay(CLI::App& app, int& status) {
   command
       ->add_option("--allocator", arguments->allocators,
                    "cistern, pool, planned, buffer-cache or system; or several, with commas")
-      ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME");
   command->add_option("--device", arguments->device, "cpu, cuda[:i], metal[:i] or model")
@@ -203,21 +213,26 @@ void add_replay(CLI::App& app, int& status) {
       ->capture_default_str();
   command->add_flag("--touch", arguments->touch, "Write to every page of every block");
   command->add_option("--memory-limit", arguments->limit, "Bytes (64GiB), or times the trace's peak live bytes (1.05x)")
+      ->check(some("bytes, or a number and x"))
       ->type_name("BYTES|FACTORx");
   command->add_option("--lag", arguments->lag_us, "Microseconds that the model device runs behind the host")
+      ->transform(whole(0, kMostLag))
       ->type_name("US");
   command->add_option("--threads", arguments->threads, "Threads; each replays the whole trace on the same allocator")
-      ->check(CLI::Range(1u, 1024u))
+      ->transform(whole(1, 1024))
       ->type_name("N");
   command->add_option("--repeat", arguments->repeat, "Passes over the trace on the same allocator")
-      ->check(CLI::Range(1u, 1000000u))
+      ->transform(whole(1, 1000000))
       ->type_name("N");
   command->add_flag("--check", arguments->check,
                     "Replay again, verifying every block, the allocator's invariants and resident memory");
   command->add_flag("--json", arguments->json, "One JSON object a line");
-  command->add_option("--report", arguments->report, "Write an HTML page with charts")->type_name("FILE.html");
+  command->add_option("--report", arguments->report, "Write an HTML page with charts")
+      ->check(some("a file"))
+      ->type_name("FILE.html");
   command->add_option("TRACE", arguments->traces, "csv, csv.gz, RMM log or PyTorch snapshot")
       ->required()
+      ->check(some("a file"))
       ->type_name("");
   command->callback([arguments, &status] { status = ReplayCommand(*arguments).run(); });
 }

@@ -8,10 +8,10 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "cli.hpp"
 #include "report/text.hpp"
+#include "values.hpp"
 
 namespace cistern::tools {
 namespace {
@@ -21,6 +21,7 @@ using namespace std::chrono_literals;
 constexpr auto kQuiet = 1s;        // Shorter work shows nothing.
 constexpr auto kInterval = 100ms;  // Between two updates.
 constexpr int kBarCells = 28;
+constexpr double kMostFactor = 1e6;
 
 // Characters of a UTF-8 text, which is what a column is wide (good enough for names of traces).
 std::size_t columns(std::string_view text) {
@@ -87,14 +88,16 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
     throw UsageError(
         fmt::format("{}: \"{}\" is not a size; expected bytes, or a number with KiB, MiB, GiB or TiB", option, text));
   };
-  const std::string copy(text);
-  char* end = nullptr;
-  const double value = std::strtod(copy.c_str(), &end);
-  if (end == copy.c_str() || !(value > 0) || copy.find_first_not_of("0123456789.") == 0) return refuse();
-  std::string unit(end);
+  constexpr std::uint64_t most = INT64_MAX;
+  const auto out_of_range = [&]() -> std::uint64_t {
+    throw UsageError(fmt::format("{}: \"{}\" is out of range; expected 1 to {} bytes", option, text, most));
+  };
+  std::string_view unit_text = text;
+  unit_text.remove_prefix(std::min(text.find_first_not_of("0123456789."), text.size()));
+  std::string unit(unit_text);
   std::transform(unit.begin(), unit.end(), unit.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  int shift = 0;
+  unsigned shift = 0;
   if (unit == "k" || unit == "kib" || unit == "kb")
     shift = 10;
   else if (unit == "m" || unit == "mib" || unit == "mb")
@@ -105,19 +108,27 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
     shift = 40;
   else if (!unit.empty() && unit != "b")
     return refuse();
-  const double bytes = std::ldexp(value, shift);
-  if (!(bytes < std::ldexp(1.0, 63)) || bytes < 1) return refuse();
-  return static_cast<std::uint64_t>(bytes);
+  const std::string_view number = text.substr(0, text.size() - unit_text.size());
+  if (number.empty()) return refuse();
+  if (number.find('.') == std::string_view::npos) {  // To the byte, which a double is not.
+    std::uint64_t whole = 0;
+    return !read_number(number, whole) || whole == 0 || whole > most >> shift ? out_of_range() : whole << shift;
+  }
+  double value = 0;
+  if (shift == 0 || !read_number(number, value)) return refuse();
+  const double bytes = std::ldexp(value, static_cast<int>(shift));
+  return bytes >= 1 && bytes < static_cast<double>(most) ? static_cast<std::uint64_t>(bytes) : out_of_range();
 }
 
 trace::MemoryLimit parse_limit(std::string_view text, std::string_view option) {
   if (text.empty() || (text.back() != 'x' && text.back() != 'X')) return {parse_bytes(text, option), 0};
-  const std::string number(text.substr(0, text.size() - 1));
-  char* end = nullptr;
-  const double factor = std::strtod(number.c_str(), &end);
-  if (number.empty() || end != number.c_str() + number.size() || !(factor > 0) || !(factor < 1e6)) {
-    throw UsageError(
-        fmt::format("{}: \"{}\" is not a factor; expected a positive number and x, as in 1.05x", option, text));
+  double factor = 0;
+  if (!read_number(text.substr(0, text.size() - 1), factor)) {
+    throw UsageError(fmt::format("{}: \"{}\" is not a factor; expected a number and x, as in 1.05x", option, text));
+  }
+  if (!(factor > 0 && factor < kMostFactor)) {
+    throw UsageError(fmt::format("{}: \"{}\" is out of range; expected more than 0x and less than {:.0f}x", option,
+                                 text, kMostFactor));
   }
   return {0, factor};
 }

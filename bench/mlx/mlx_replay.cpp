@@ -202,11 +202,11 @@ struct Row {
 
 constexpr bool kOwn[] = {true, false};
 
-Row measure(const trace::Program& program, const Options& options) {
+// First passes of all traces come before anything else: what the system has to do after gigabytes were touched and
+// given back makes page faults several times slower for a while.
+void measure_first(const trace::Program& program, const Options& options, Row& row) {
   const int passes = options.passes;
-  Row row;
   const auto events = static_cast<double>(program.ops.size());
-  const auto all_events = static_cast<double>(program.ops.size() + program.tail.size());
   std::vector<double> first[2], ratios;
   for (int i = 0; i < passes; ++i) {
     for (int s = 0; s < 2; ++s) {
@@ -221,7 +221,11 @@ Row measure(const trace::Program& program, const Options& options) {
   }
   for (int s = 0; s < 2; ++s) row.first[s] = median(first[s]);
   row.first_ratio = median(ratios);
+}
 
+void measure(const trace::Program& program, const Options& options, Row& row) {
+  const int passes = options.passes;
+  const auto all_events = static_cast<double>(program.ops.size() + program.tail.size());
   const std::vector<double> later = in_child(static_cast<std::size_t>(2 * passes), [&] {
     const std::unique_ptr<Side> sides[] = {make_side(true, program, options), make_side(false, program, options)};
     const auto pass = [&](int s) {
@@ -240,8 +244,7 @@ Row measure(const trace::Program& program, const Options& options) {
     }
     return times;
   });
-  std::vector<double> sides[2];
-  ratios.clear();
+  std::vector<double> sides[2], ratios;
   for (std::size_t i = 0; i < later.size(); ++i) sides[i % 2].push_back(later[i]);
   for (std::size_t i = 0; i < sides[0].size(); ++i) ratios.push_back(sides[1][i] / sides[0][i]);
   for (int s = 0; s < 2; ++s) row.later[s] = median(sides[s]);
@@ -254,7 +257,7 @@ Row measure(const trace::Program& program, const Options& options) {
     })[0];
   }
   const double room = proc_bytes("/proc/meminfo", "MemAvailable") - 1024 * kMiB;
-  if (std::max(row.held[0], row.held[1]) > room) return row;
+  if (std::max(row.held[0], row.held[1]) > room) return;
   for (int s = 0; s < 2; ++s) {
     row.resident[s] = in_child(1, [&] {
       const auto side = make_side(kOwn[s], program, options);
@@ -263,7 +266,6 @@ Row measure(const trace::Program& program, const Options& options) {
       return std::vector{proc_bytes("/proc/self/status", "VmHWM") - before};
     })[0];
   }
-  return row;
 }
 
 std::string megabytes(double bytes) {
@@ -286,9 +288,14 @@ int replay(const Options& options) {
   std::printf("%-16s %8s  %7s %7s %6s  %7s %7s %6s  %6s  %7s %7s  %7s %7s\n", "trace", "events", "cistern", "mlx",
               "ratio", "cistern", "mlx", "ratio", "live", "cistern", "mlx", "cistern", "mlx");
   double logs[2] = {};
-  for (const std::string& path : options.traces) {
-    const trace::Program program = trace::compile(read_trace(path), path);
-    const Row row = measure(program, options);
+  std::vector<trace::Program> programs;
+  for (const std::string& path : options.traces) programs.push_back(trace::compile(read_trace(path), path));
+  std::vector<Row> rows(programs.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) measure_first(programs[i], options, rows[i]);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const trace::Program& program = programs[i];
+    Row& row = rows[i];
+    measure(program, options, row);
     std::printf("%-16s %8zu  %7.1f %7.1f %5.2fx  %7.1f %7.1f %5.2fx  %6s  %7s %7s  %7s %7s\n", program.name.c_str(),
                 program.ops.size(), row.first[0], row.first[1], row.first_ratio, row.later[0], row.later[1],
                 row.later_ratio, megabytes(static_cast<double>(program.peak_live)).c_str(),

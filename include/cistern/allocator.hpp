@@ -22,7 +22,7 @@ class Allocator {
   /// Device memory, ready for work that is submitted to `stream` from now on.
   virtual Buffer malloc(std::size_t bytes, const Stream& stream) = 0;
   /// Gives the memory back in the order of the stream that allocated it. Nothing happens for a null buffer.
-  /// Throws invalid_argument for a double free, a view, another device's buffer.
+  /// Throws invalid_argument for a double free, a view, another device's buffer, one that a pool or an arena keeps.
   virtual void free(Buffer buffer) = 0;
   /// The same, in the order of `stream`.
   virtual void free(Buffer buffer, const Stream& stream) = 0;
@@ -34,7 +34,8 @@ class Allocator {
   virtual std::size_t size(Buffer buffer) const = 0;
   /// A view of memory owned by somebody else, without a copy; null when the device cannot reach it as it is.
   virtual Buffer make_buffer(void* ptr, std::size_t bytes) = 0;
-  /// Ends a view made by make_buffer(). Throws invalid_argument for a buffer that is not a view.
+  /// Ends a view made by make_buffer(). Throws invalid_argument for a buffer that is not a view, or is registered with
+  /// a pool.
   virtual void release(Buffer buffer) = 0;
   /// Says that work on `stream` uses the buffer: its memory is not reused before that work is done.
   virtual void record_use(Buffer buffer, const Stream& stream) = 0;

@@ -172,9 +172,10 @@ class BufferPool {
   /// The same, and forgets all others: the pool is as new. Memory that handles refer to goes when they do.
   void clear();
 
-  /// A handle for memory that the pool does not recycle (weights, caches), which it keeps until clear() or its end. The
-  /// owner of a plain Buffer frees it, after that; a UniqueBuffer is freed by the pool when the last handle is gone
-  /// too. Throws invalid_argument for a freed, foreign-device, too small or already registered buffer.
+  /// A handle for memory that the pool does not recycle (weights, caches), which it keeps until clear() or its end.
+  /// Until then and until the last handle is gone, free() of the buffer is refused. After that the owner of a plain
+  /// Buffer frees it; a UniqueBuffer is freed by the pool. Throws invalid_argument for a freed, foreign-device or too
+  /// small buffer, for one that is registered with any pool, and for memory of a pool or an arena.
   TypedBuffer register_existing(Buffer buffer, DType dtype, const Shape& shape);
   TypedBuffer register_existing(UniqueBuffer&& buffer, DType dtype, const Shape& shape);
 

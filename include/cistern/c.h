@@ -294,7 +294,7 @@ typedef struct cistern_tensor_request { /* Never grows. Since 1.2. */
 cistern_status cistern_pool_alloc_batch(cistern_pool* pool, const cistern_tensor_request* requests, size_t count,
                                         cistern_tensor** out);
 /* A handle for memory that the pool does not recycle, which it keeps until clear or its end. `take_ownership` not 0:
- * the pool frees the buffer after that; otherwise its owner does. Since 1.2. */
+ * the pool frees the buffer after that; otherwise its owner does, and until then is refused to. Since 1.2. */
 cistern_status cistern_pool_register(cistern_pool* pool, cistern_buffer buffer, int take_ownership, cistern_dtype dtype,
                                      const int64_t* shape, size_t rank, cistern_tensor** out);
 /* Gives the buffer back; the handle is ended, also on failure. */

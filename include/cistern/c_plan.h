@@ -32,7 +32,7 @@ typedef struct cistern_plan_arrays {
   const int64_t* size;      /* At least 1. */
   const int64_t* alignment; /* Offsets are multiples of it. Null: 1 for all. */
   const int64_t* offset;    /* Offsets that buffers must have, or CISTERN_PLAN_NONE. Null: none. */
-  const int64_t* hint;      /* Offsets to try first, or CISTERN_PLAN_NONE; never binding. Null: none. */
+  const int64_t* hint;      /* Offsets to try first, >= 0, or CISTERN_PLAN_NONE; never binding. Null: none. */
   const char* const* ids;   /* Names for messages and files. Null: none. */
   const cistern_plan_gap* gaps;
   size_t gap_count;
@@ -100,7 +100,7 @@ typedef int (*cistern_plan_progress_callback)(const cistern_plan_progress* progr
 
 typedef struct cistern_plan_options {
   size_t struct_size;   /* Set by the caller. */
-  int64_t capacity;     /* Stop at the first plan that fits; CISTERN_PLAN_NONE: find the least peak. */
+  int64_t capacity;     /* Stop at the first plan that fits; CISTERN_PLAN_NONE: find the least peak. Not 0. */
   double deadline;      /* Seconds; below 0: 10, or no limit with a node_budget. */
   uint64_t node_budget; /* Work to stop after; 0: no limit. The answer does not depend on time then. */
   uint32_t threads;     /* 0: one for each processor. */

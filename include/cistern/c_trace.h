@@ -15,7 +15,7 @@ extern "C" {
 
 typedef struct cistern_recorder cistern_recorder;
 
-/* Creates the file, "run.csv" or "run.csv.gz", and starts. */
+/* Creates the file, "run.csv" or "run.csv.gz", and starts; another ending is CISTERN_FILE_ERROR. */
 cistern_status cistern_recorder_start(const char* path, cistern_recorder** out);
 /* `key` names the allocation until it is freed: an address, or any number that is not in use. `stream`: any number that
  * tells streams apart, 0 for the default. Never fails: the first fault is kept for flush and stop. A key in use is
@@ -30,7 +30,8 @@ uint64_t cistern_recorder_events(const cistern_recorder* recorder);
 uint64_t cistern_recorder_missed(const cistern_recorder* recorder);
 /* Hands what was recorded so far to the operating system. */
 cistern_status cistern_recorder_flush(cistern_recorder* recorder);
-/* Writes what is left and closes the file; later events are ignored. CISTERN_FILE_ERROR if any write failed. */
+/* Writes what is left and closes the file; later events are ignored. CISTERN_FILE_ERROR if any write failed, an event
+ * was refused (TraceRecorder::close() says which are) or there was none: such a file is no trace. */
 cistern_status cistern_recorder_stop(cistern_recorder* recorder);
 /* Stops, if that was not done, and ends the handle. Null is allowed. */
 void cistern_recorder_destroy(cistern_recorder* recorder);

@@ -62,6 +62,12 @@ std::size_t get_peak_reserved_memory();
 std::size_t get_peak_reserved_memory(Device device);
 
 /// Setters return the previous value.
+/// Memory limit: `reserved` does not grow past it; what is cached goes back first, then malloc() throws out_of_memory.
+/// Live buffers stay. Where they alone are past it (0 is the lowest: nothing more), nothing is handed out any more,
+/// mapped or not, malloc(0) included, but for blocks that the calling thread's own cache holds: those that it freed
+/// itself since, or had before another thread set the limit. Memory is mapped in pieces of the device's granularity
+/// (`cistern info`; 2 MiB on the CPU and on CUDA): a limit below one piece serves none of it, and what is left below a
+/// multiple of it nothing more. Views count as active, not against the limit.
 std::size_t set_memory_limit(std::size_t bytes);
 std::size_t set_memory_limit(std::size_t bytes, Device device);
 std::size_t get_memory_limit();
@@ -140,12 +146,14 @@ MemoryOptions set_memory_options(MemoryOptions options, Device device = default_
 MemoryOptions get_memory_options(Device device = default_device());
 
 /// Called when an allocation would fail, after caches were flushed and before out_of_memory is thrown; without any lock
-/// of Cistern held. Return true when memory was freed and another attempt is worth it.
+/// of Cistern held. Return true when memory was freed and another attempt is worth it. What a callback throws passes
+/// through malloc() to its caller; those after it are not called, and the allocator stays usable.
 using OutOfMemoryCallback = std::function<bool(Device device, std::size_t bytes)>;
 std::uint64_t add_out_of_memory_callback(OutOfMemoryCallback callback);
 void remove_out_of_memory_callback(std::uint64_t id);
 
-/// Buffers that this thread allocates in the scope count under `name`. Scopes nest; the innermost name holds.
+/// Buffers that this thread allocates in the scope count under `name`. Scopes nest; the innermost name holds. The empty
+/// name is that of no tag: what is allocated under it counts nowhere, whatever scope is around it.
 class ScopedTag {
  public:
   explicit ScopedTag(std::string_view name);
@@ -179,7 +187,8 @@ class UniqueBuffer {
     return *this;
   }
   ~UniqueBuffer() { reset(); }
-  /// Never throws: an error of free() (the handle was freed elsewhere) is dropped.
+  /// Never throws: an error of free() is dropped. A buffer that was freed elsewhere stays so; one that a pool keeps
+  /// (register_existing) is not freed, and nobody is left to do it.
   void reset() noexcept;
   Buffer get() const noexcept { return buffer_; }
   Buffer release() noexcept { return std::exchange(buffer_, {}); }

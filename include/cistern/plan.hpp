@@ -32,7 +32,9 @@ struct PlanBuffer {
   std::int64_t size = 0;               ///< bytes, at least 1
   std::int64_t alignment = 1;          ///< the offset is a multiple of it; need not be a power of two
   std::optional<std::int64_t> offset;  ///< the offset it must have
-  std::optional<std::int64_t> hint;    ///< an offset to try first, for example from an earlier plan; never binding
+  /// An offset to try first, for example from an earlier plan; never binding. At least 0: unlike in C, where -1
+  /// (CISTERN_PLAN_NONE) stands for none, a number below 0 is refused.
+  std::optional<std::int64_t> hint;
   std::vector<PlanGap> gaps;
 
   friend bool operator==(const PlanBuffer&, const PlanBuffer&) = default;
@@ -63,7 +65,8 @@ struct PlanProgress {
 struct PlanOptions {
   /// Bytes. Set: decide whether the buffers fit and stop at the first plan that does. Unset: find the least peak.
   std::optional<std::int64_t> capacity;
-  /// Wall time to stop after. Unset: 10 s, or no limit if `node_budget` is set.
+  /// Wall time to stop after. Unset: 10 s, or no limit if `node_budget` is set. One plan is made and checked in any
+  /// case, which takes seconds for a million buffers.
   std::optional<std::chrono::duration<double>> deadline;
   /// Work to stop after: decisions of the exact search, buffers placed by the heuristics. 0: no limit.
   /// With a budget and no deadline in the way, the answer depends on problem, options and seed only (not on `threads`).
@@ -112,15 +115,16 @@ std::int64_t plan_lower_bound(const PlanProblem& problem);
 /// `upper` (or `end`, which is inclusive), `size`, and optionally `alignment`, `hint`, `offset` (fixed; may be empty)
 /// and `gaps`: a list, separated by spaces, of `lower-upper` (nothing is used), `lower-upper@from:to` (only these bytes
 /// are used) or `lower-upper!from:to` (these bytes are not used). Fields may be quoted as in RFC 4180. Other columns
-/// are refused. A header without buffers is a problem, whose plan is empty and optimal. Throws
-/// `cistern::invalid_argument`: "file:line: what was expected".
+/// are refused. Blank lines are skipped, spaces round a number ignored, lines end in LF or CR LF; a byte order mark may
+/// come first. There are no comments. Text only: `cistern plan` unpacks gzip, this does not. A header without buffers
+/// is a problem, whose plan is empty and optimal. Throws `cistern::invalid_argument`: "file:line: what was expected".
 PlanProblem read_plan_csv(const std::string& path);
 
 /// The same from text in memory; `name` stands for the file in messages.
 PlanProblem parse_plan_csv(std::string_view text, const std::string& name = "input");
 
-/// Writes the problem with an `offset` column. Columns that no buffer uses are left out. read_plan_csv reads it back.
-/// Throws `cistern::invalid_argument` if the file cannot be written.
+/// Writes the problem with an `offset` column, as text whatever the name says. Columns that no buffer uses are left
+/// out. read_plan_csv reads it back. Throws `cistern::invalid_argument` if the file cannot be written.
 void write_plan_csv(const std::string& path, const PlanProblem& problem, const std::vector<std::int64_t>& offsets);
 void write_plan_csv(std::ostream& out, const PlanProblem& problem, const std::vector<std::int64_t>& offsets);
 

@@ -37,7 +37,7 @@ struct ArenaOptions {
   unsigned record_cycles = 2;
   /// Cycles with departures, one after the other, after which the loop is recorded and planned anew.
   unsigned replan_after = 2;
-  /// Shapes of cycle that are kept; the one not used for longest goes first.
+  /// Shapes of cycle that are kept. One that was not used for eight cycles makes room for another.
   unsigned max_shapes = 8;
   /// Plan on a thread of its own; otherwise within end_cycle().
   bool background = true;
@@ -130,7 +130,8 @@ class PlannedArena {
   /// invalid_argument in the middle of a cycle.
   void finish_planning();
   /// Plans a cycle that is known beforehand, now. Throws invalid_argument in the middle of a cycle and for lives that
-  /// end before they begin or after the cycle; out_of_memory when there is no room for the slab.
+  /// end before they begin or after the cycle; out_of_memory when there is no room for the slab,
+  /// also where its size is more than any device has.
   void learn(std::span<const ArenaLife> cycle);
   /// Forgets all plans and gives all memory back that no handle refers to.
   void clear();

@@ -19,6 +19,7 @@ class Stream {
   explicit Stream(Device device);
   /// A stream made by the device's own library (`cudaStream_t`, `id<MTLCommandQueue>`), or a number on the CPU and the
   /// model device. The driver's id is read once, here: a handle that is destroyed and made again is another stream.
+  /// Up to 4,095 of a device may be alive beside its default stream: invalid_argument for more, as for what is none.
   Stream(Device device, void* native);
 
   Device device() const noexcept { return device_; }

@@ -95,7 +95,9 @@ struct TraceWriteOptions {
 /// Reads any known format, gzip-compressed or not. Throws TraceError; nothing is returned of a file with a fault.
 Trace read_trace(const std::string& path, const TraceReadOptions& options = {});
 
-/// Writes a trace. The file appears whole or not at all (a new file takes the old one's place). Throws TraceError.
+/// Writes a trace. The file appears whole or not at all (a new file takes the old one's place). Throws TraceError, and
+/// then touches no file for what read_trace() would not read: a trace without events, events or members that are not
+/// as `Trace` says (the text has the event's number), numbers of 2^63 or more in a csv file, options out of range.
 void write_trace(const std::string& path, const Trace& trace, const TraceWriteOptions& options = {});
 
 /// The format that write_trace() takes from a file's name. Throws TraceError for a name that says none.
@@ -107,7 +109,8 @@ TraceFormat trace_format_of(const std::string& path);
 /// from a replacement of operator new.
 class TraceRecorder {
  public:
-  /// Creates the file. Throws TraceError when it cannot be written.
+  /// Creates the file, or writes to a pipe or a device. Throws TraceError when it cannot be written, and for a file
+  /// whose name does not end in ".csv" or ".csv.gz".
   explicit TraceRecorder(const std::string& path);
   /// Closes; a failure is lost then, so call close() to learn of it.
   ~TraceRecorder();
@@ -131,7 +134,9 @@ class TraceRecorder {
   /// Hands what was recorded so far to the operating system. Throws TraceError if any write failed.
   void flush();
   /// Writes what is left and closes the file; later events are ignored. Throws TraceError if an event was refused or a
-  /// write failed; the events before it are in the file. A second call does nothing.
+  /// write failed; the events before it are in the file. Refused is what no trace may hold: sizes, streams and sums of
+  /// live bytes of 2^63 or more, more than 65,536 streams or 2^31 events. A recording without events throws as well:
+  /// its file has a header alone, which read_trace() refuses. A second call does nothing.
   void close();
 
  private:

@@ -96,6 +96,7 @@ struct SlotDetail {
   std::uint32_t bucket = 0;
   std::uint32_t index = 0;  // Place in the owner's list.
   bool owned = true;        // The memory goes back to the allocator at the end; otherwise somebody else frees it.
+  bool kept = false;        // The allocator takes no other free of the buffer meanwhile.
 };
 static_assert(sizeof(SlotDetail) == 48);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <exception>
 #include <new>
 #include <span>
@@ -112,17 +113,29 @@ inline void throw_faults(const std::vector<std::string>& faults) {
   throw std::logic_error(text);
 }
 
-inline void check_struct_size(std::size_t size) {
-  if (size < sizeof size) {
-    throw invalid_argument("struct_size " + std::to_string(size) + ": expected sizeof the struct");
+// Size of the struct when it was new: what every caller has.
+template <class Struct>
+inline constexpr std::size_t kFirstSize = sizeof(Struct);
+template <>
+inline constexpr std::size_t kFirstSize<cistern_stats> = offsetof(cistern_stats, objects);
+template <>
+inline constexpr std::size_t kFirstSize<cistern_pool_counts> = offsetof(cistern_pool_counts, registered_count);
+
+template <class Struct>
+void check_struct_size(const Struct& given) {
+  if (given.struct_size < kFirstSize<Struct>) {
+    throw invalid_argument("struct_size " + std::to_string(given.struct_size) + ": expected sizeof the struct, " +
+                           std::to_string(sizeof(Struct)) +
+                           (kFirstSize<Struct> < sizeof(Struct) ? ", or from an older header at least " : "") +
+                           (kFirstSize<Struct> < sizeof(Struct) ? std::to_string(kFirstSize<Struct>) : ""));
   }
 }
 
 // Copies `from` to a caller's struct that may be older and shorter; both start with their size.
 template <class Struct>
 void copy_versioned(Struct from, Struct* to) {
+  check_struct_size(*to);
   const std::size_t size = to->struct_size;
-  check_struct_size(size);
   from.struct_size = size;
   __builtin_memcpy(to, &from, std::min(size, sizeof(Struct)));
 }
@@ -131,7 +144,7 @@ void copy_versioned(Struct from, Struct* to) {
 template <class Struct>
 Struct read_versioned(const Struct* from, Struct defaults) {
   if (from == nullptr) return defaults;
-  check_struct_size(from->struct_size);
+  check_struct_size(*from);
   __builtin_memcpy(&defaults, from, std::min(from->struct_size, sizeof(Struct)));
   return defaults;
 }

@@ -82,6 +82,11 @@ cistern_plan_options defaults() {
 PlanOptions options_from_c(const cistern_plan_options* options) {
   const cistern_plan_options given = read_versioned(options, defaults());
   PlanOptions wanted;
+  if (given.capacity == 0) {
+    throw invalid_argument(
+        "cistern_plan_solve: capacity 0: expected at least 1, or CISTERN_PLAN_NONE for the least peak; "
+        "cistern_plan_default_options() sets the defaults, which are not all zero");
+  }
   wanted.capacity = optional_from_c(given.capacity);
   // Not a comparison with 0: what is not a number goes on, and is refused.
   if (!(given.deadline < 0)) wanted.deadline = std::chrono::duration<double>(given.deadline);
@@ -255,7 +260,7 @@ cistern_status cistern_plan_solve(const cistern_plan_problem* problem, const cis
   return guarded([&] {
     require(problem, "cistern_plan_solve", "problem");
     check_count(problem->value, offsets, count, "cistern_plan_solve");
-    if (result != nullptr) check_struct_size(result->struct_size);
+    if (result != nullptr) check_struct_size(*result);
     const PlanResult found = plan(problem->value, options_from_c(options));
     std::copy(found.offsets.begin(), found.offsets.end(), offsets);
     if (result == nullptr) return;

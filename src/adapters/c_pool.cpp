@@ -54,7 +54,11 @@ cistern_status cistern_pool_create(cistern_device device, const cistern_stream* 
                                    cistern_pool** out) {
   return guarded([&] {
     require(out, "cistern_pool_create", "out");
-    const Bucketing rounding = bucketing_from_c(static_cast<std::uint32_t>(bucketing), "cistern_pool_create");
+    // Copied as bytes: a load of an enumerator that there is not is undefined.
+    static_assert(sizeof(bucketing) == sizeof(std::uint32_t));
+    std::uint32_t wanted = 0;
+    __builtin_memcpy(&wanted, &bucketing, sizeof(wanted));
+    const Bucketing rounding = bucketing_from_c(wanted, "cistern_pool_create");
     const Device on = from_c(device);
     if (stream != nullptr && stream->value.device() != on) {
       throw invalid_argument("cistern_pool_create: the stream is one of " + to_string(stream->value.device()) +

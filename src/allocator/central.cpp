@@ -143,8 +143,10 @@ StreamEntry& Central::stream(const Lock& lock, void* native) {
   } else if (StreamEntry* entry = streams_.add(id, native, heap, heap->number)) {
     return *entry;
   }
-  throw cistern::invalid_argument(
-      "cistern: too many streams are alive; say stream_destroyed() for those that are gone");
+  throw cistern::invalid_argument("cistern: " + std::to_string(StreamTable::kMaxStreams) + " streams of " +
+                                  to_string(device_) +
+                                  " are alive, the default one among them, which is the most; say stream_destroyed() "
+                                  "for those that are gone");
 }
 
 void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
@@ -234,7 +236,8 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
     return block;
   }
   flush_recent(lock, heap);
-  Block* block = pool_.take();
+  BlockPool::Taken taken = pool_.take_for_now();
+  Block* const block = taken.get();
   if (block == nullptr) return nullptr;
   HeapNode* node = nullptr;
   // Where an object of the size, or of hardly more, stands, none must be made.
@@ -251,29 +254,24 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
     if (least != UINT64_MAX) node = pages->allocate_at(at, size, heap.index);
   }
   if (node == nullptr) node = place(lock, heap, wanted, alignment, thread);
-  if (node == nullptr) {
-    pool_.give(block);
-    return nullptr;
-  }
+  if (node == nullptr) return nullptr;
   node->block = block;
   block->home = node;
   block->address.store(heap.range.backing.address_of(node->offset), std::memory_order_relaxed);
   block->capacity = node->size;
   block->flags = 0;
-  bool ready = index_.insert(address_of(block), block);
+  bool ready = index_.insert(block);
   if (ready && !make_object(heap, node->offset, block)) {
     // Blocks in the caches have objects, too: when they are back, theirs can be dropped.
     give_all_back(lock, thread, true);
     ready = make_object(heap, node->offset, block);
   }
   if (!ready) {
-    index_.erase(address_of(block));
     node->block = nullptr;
     node->heap->free(node);
-    pool_.give(block);
     return nullptr;
   }
-  return block;
+  return taken.release();
 }
 
 bool Central::make_named(StreamHeap& heap, std::uint64_t offset, Block* block) {

@@ -226,6 +226,11 @@ class Central {
   // The same, by free(): does nothing when the lock is taken, whose holder then looks again.
   void enforce_cache_limit_soon(const void* thread);
   std::uint64_t reserved_now(const Lock&) const { return reserved(); }
+  // Whether the memory limit is below what is live and `bytes` more: nothing that can be evicted helps then, and memory
+  // that is mapped already is not handed out either.
+  bool beyond_limit(const Lock&, std::uint64_t bytes) const {
+    return reserved() > limits_.memory() && live_with(bytes);
+  }
   // What is wired becomes real: live memory before memory that nobody uses. `batches`: the program says so before each
   // submission, so that it is not done at every change.
   void settle_residency(const Lock& lock, bool batches);
@@ -277,6 +282,7 @@ class Central {
   core::HeapNode* bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                         const void* thread);
   bool room_for(const Lock& lock, std::uint64_t bytes, const void* thread);
+  [[gnu::noinline, gnu::cold]] bool live_with(std::uint64_t bytes) const;
   std::uint64_t reserved() const { return (group_ ? group_->reserved() : 0) + host_.bytes() + ordered_.reserved(); }
   // pre: the block is not handed out. False when the device makes no object for it.
   bool make_object(StreamHeap& heap, std::uint64_t offset, core::Block* block) {

@@ -43,26 +43,21 @@ Block* Central::take_host(const Lock& lock, std::uint64_t bytes, const void* thr
   }
   bytes = core::align_up(bytes, std::uint64_t{capabilities_.alignment});
   if (Block* block = host_.take_cached(bytes)) return block;
-  bool full = false;
-  Block* block = pool_.take();
-  if (block == nullptr) return nullptr;
-  if (room_for(lock, bytes, thread)) {
-    Status status = host_.make(*block, bytes);
-    if (status == Status::out_of_memory) {
-      give_all_back(lock, thread, true);
-      trim(lock, 0, true);
-      status = host_.make(*block, bytes);
-    }
-    if (status == Status::ok) {
-      show_host_object(block);
-      apply_limit();
-      return block;
-    }
-    full = true;
+  BlockPool::Taken block = pool_.take_for_now();
+  if (block == nullptr || !room_for(lock, bytes, thread)) return nullptr;
+  Status status = host_.make(*block, bytes);
+  if (status == Status::out_of_memory) {
+    give_all_back(lock, thread, true);
+    trim(lock, 0, true);
+    status = host_.make(*block, bytes);
   }
-  if (full) work_.note_shortage();
-  pool_.give(block);
-  return nullptr;
+  if (status != Status::ok) {
+    work_.note_shortage();
+    return nullptr;
+  }
+  show_host_object(block.get());
+  apply_limit();
+  return block.release();
 }
 
 Block* Central::take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, const void* thread) {
@@ -74,7 +69,7 @@ Block* Central::take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t b
   };
   if (!fits()) give_all_back(lock, thread, true);
   if (!fits()) return nullptr;
-  Block* block = pool_.take();
+  BlockPool::Taken block = pool_.take_for_now();
   if (block == nullptr) return nullptr;
   Status status = ordered_.make(*block, bytes, &heap.native);
   if (status == Status::out_of_memory) {
@@ -83,12 +78,9 @@ Block* Central::take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t b
     status = ordered_.make(*block, bytes, &heap.native);
   }
   if (status == Status::capturing) work_.note_shortage();  // The error says so.
-  if (work_.ok(status)) {
-    ordered_.watch(limits_.memory() - std::min(limits_.memory(), host_.bytes()), false);
-    return block;
-  }
-  pool_.give(block);
-  return nullptr;
+  if (!work_.ok(status)) return nullptr;
+  ordered_.watch(limits_.memory() - std::min(limits_.memory(), host_.bytes()), false);
+  return block.release();
 }
 
 void Central::show_host_object(Block* block) {
@@ -173,7 +165,7 @@ bool Central::move_to_host(const Lock& lock, Block* block) {
     static_cast<core::Slab*>(block->home)->replace(block, other);
   } else {
     static_cast<core::HeapNode*>(block->home)->block = other;
-    index_.insert(from, other);
+    // Not in the index: it is free, and goes back below.
   }
   // Whoever frees the block next must look at it: it no longer fits the bins.
   block->owner.fetch_or(core::kAttention, std::memory_order_acq_rel);

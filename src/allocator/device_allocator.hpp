@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "allocator/central.hpp"
+#include "allocator/kept_buffers.hpp"
 #include "allocator/thread_state.hpp"
 #include "cistern/allocator.hpp"
 #include "cistern/memory.hpp"
@@ -118,6 +119,7 @@ class DeviceAllocator : public Allocator {
 
   Request round(std::size_t bytes) const;
   [[gnu::noinline]] Buffer malloc_slow(std::size_t bytes, StreamEntry* entry);
+  [[gnu::noinline]] Buffer malloc_slower(std::size_t bytes, StreamEntry* entry);
   Buffer malloc_large(std::size_t bytes, StreamHeap& heap);
   core::Block* obtain(const Request& request, StreamHeap& heap, core::ThreadCache*& cache);
   core::Block* obtain_host(const Request& request);
@@ -154,6 +156,7 @@ class DeviceAllocator : public Allocator {
   [[noreturn, gnu::cold]] void throw_foreign_stream(const Stream& stream, const char* call) const;
   // The block of a live buffer of this allocator; throws otherwise.
   core::Block* checked(Buffer buffer, const char* call) const;
+  void check_not_kept(const core::Block* block, const char* call) const;
   [[noreturn]] void throw_misuse(Buffer buffer, const char* call) const;
   [[noreturn]] void throw_out_of_memory(std::size_t bytes, const std::string& driver_failure);
   std::string describe(const core::Block* block) const;

@@ -61,10 +61,18 @@ Block* DeviceAllocator::checked(Buffer buffer, const char* call) const {
   return block;
 }
 
+// A pool's or an arena's memory ends with it alone: its handles would stand on bytes of somebody else.
+void DeviceAllocator::check_not_kept(const Block* block, const char* call) const {
+  const Keeper keeper = keeper_of(block);
+  if (keeper == Keeper::none) return;
+  throw invalid_argument(std::string("cistern: ") + call + ": buffer " + describe(block) + " is " + to_string(keeper) +
+                         "; expected a buffer that nobody keeps");
+}
+
 // Restores what malloc(0) hid. pre: the block is free.
 void DeviceAllocator::restore_empty(Block* block) const {
   if ((block->flags & core::kBlockEmpty) == 0) return;
-  block->flags = static_cast<std::uint8_t>(block->flags & ~core::kBlockEmpty);
+  set_flags(block, block->flags & ~core::kBlockEmpty);
   block->capacity = central_.full_capacity(block);
 }
 
@@ -132,7 +140,7 @@ void DeviceAllocator::finish_free(Block* block, ThreadCache* cache) {
 // A fast free went below the watermark: the cache is full, or the cache limit asks for memory back.
 void DeviceAllocator::after_low(ThreadCache& cache) {
   cache.used(thread_state.freeing.load(std::memory_order_relaxed)->owner.load(std::memory_order_relaxed) &
-             ~core::kAttention);
+             ~core::kOwnerBits);
   bound(cache);
   const core::Account& account = cache.account;
   after_free(account.bytes.load(std::memory_order_relaxed) < account.floor.load(std::memory_order_relaxed));
@@ -153,6 +161,7 @@ void DeviceAllocator::free_slow(Buffer buffer) {
   if (allocator_of(block) != this) throw_misuse(buffer, "free");
   std::uint64_t expected = block->serial.load(std::memory_order_acquire);
   if (expected != serial) throw_misuse(buffer, "free");
+  check_not_kept(block, "free");
   ThreadCache* owner = ThreadCache::of(block->owner.load(std::memory_order_acquire));
   if (owner == &core::central_owner) {
     if ((block->flags & core::kBlockView) != 0) {
@@ -190,7 +199,10 @@ void DeviceAllocator::free_foreign(Buffer buffer, ThreadCache* owner) {
 void DeviceAllocator::free(Buffer buffer, const Stream& stream) {
   if (buffer.block() == nullptr) return;
   check_stream_entry(streams_.at(stream.slot()), stream, "free");
-  if (asynchronous_) add_use(buffer, stream, "free");
+  if (asynchronous_) {
+    check_not_kept(checked(buffer, "free"), "free");
+    add_use(buffer, stream, "free");
+  }
   free(buffer);
 }
 

@@ -137,6 +137,7 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
     if (cache != nullptr && !cache->inbox_empty()) drain_own_inbox(*cache);
   }
   central_.drain(lock);
+  if (central_.beyond_limit(lock, request.rounded)) return nullptr;
   if (request.bin < 0) {
     Block* block = central_.take_large(lock, heap, request.rounded, request.alignment, record);
     if (block != nullptr) account_malloc(cache, block, request);
@@ -159,6 +160,7 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
 Block* DeviceAllocator::obtain_host(const Request& request) {
   const Central::Lock lock(central_);
   central_.drain(lock);
+  if (central_.beyond_limit(lock, std::max<std::size_t>(request.bytes, 1))) return nullptr;
   Block* block = central_.take_host(lock, std::max<std::size_t>(request.bytes, 1), thread_state.record);
   if (block != nullptr) account_malloc(nullptr, block, request);
   return block;
@@ -177,6 +179,7 @@ Block* DeviceAllocator::obtain_ordered(const Request& request, StreamHeap& heap)
 Block* DeviceAllocator::obtain_captured(const Request& request, std::uint64_t pool, const StreamEntry& entry) {
   const Central::Lock lock(central_);
   central_.drain(lock);
+  if (central_.beyond_limit(lock, request.rounded)) return nullptr;
   StreamHeap& heap = central_.capture_heap(lock, pool, entry);
   const ThreadRecord* record = thread_state.record;
   Block* block = request.bin < 0 ? central_.take_large(lock, heap, request.rounded, request.alignment, record)
@@ -219,7 +222,7 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
   block->owner.store(owner, std::memory_order_relaxed);
   block->tag = tag;
   if (request.bytes == 0) {
-    block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockEmpty);
+    set_flags(block, block->flags | core::kBlockEmpty);
     block->capacity = 0;
   }
   if (tag != 0) tag_figures_.add(tag, block->capacity);
@@ -243,6 +246,7 @@ Buffer DeviceAllocator::malloc_large(std::size_t bytes, StreamHeap& heap) {
   {
     const Central::Lock lock(central_);
     central_.drain(lock);
+    if (central_.beyond_limit(lock, bytes)) return {};
     block = central_.take_large(lock, heap, (bytes + alignment_mask_) & ~alignment_mask_, alignment_mask_ + 1, record);
     if (block == nullptr) return {};
     if (cache->fetched(static_cast<std::int64_t>(block->capacity))) central_.figures().checkpoint();
@@ -256,6 +260,19 @@ Buffer DeviceAllocator::malloc_large(std::size_t bytes, StreamHeap& heap) {
 }
 
 Buffer DeviceAllocator::malloc_slow(std::size_t bytes, StreamEntry* entry) {
+  const bool host = entry == nullptr && host_buffers_;
+  const bool captures = entry != nullptr && central_.captures().any();
+  if (bytes > small_limit_ && bytes <= core::kMaxRequest && !host && exact_limit_ != 0 && !captures) {
+    try {
+      if (const Buffer buffer = malloc_large(bytes, *(entry != nullptr ? entry : streams_.at(0))->heap)) return buffer;
+    } catch (const std::bad_alloc&) {
+      // The host has no memory for the books: below there is more to be tried.
+    }
+  }
+  return malloc_slower(bytes, entry);
+}
+
+Buffer DeviceAllocator::malloc_slower(std::size_t bytes, StreamEntry* entry) {
   if (bytes > core::kMaxRequest) {
     throw invalid_argument("cistern: malloc: no device has " + std::to_string(bytes) + " bytes");
   }
@@ -263,13 +280,6 @@ Buffer DeviceAllocator::malloc_slow(std::size_t bytes, StreamEntry* entry) {
   StreamHeap& heap = *(entry != nullptr ? entry : streams_.at(0))->heap;
   const bool captures = entry != nullptr && central_.captures().any();
   const std::uint64_t pool = captures ? central_.captures().route(entry->native) : 0;
-  if (bytes > small_limit_ && !host && exact_limit_ != 0 && pool == 0) {
-    try {
-      if (const Buffer buffer = malloc_large(bytes, heap)) return buffer;
-    } catch (const std::bad_alloc&) {
-      // The host has no memory for the books: below there is more to be tried.
-    }
-  }
   const Request request = round(bytes);
   std::uint64_t active = UINT64_MAX;
   for (;;) {

@@ -18,6 +18,10 @@ Buffer DeviceAllocator::make_buffer(void* ptr, std::size_t bytes) {
     if (bytes == 0) return {};
     throw invalid_argument("cistern: make_buffer: a null pointer cannot have " + std::to_string(bytes) + " bytes");
   }
+  if (bytes > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(ptr)) {
+    throw invalid_argument("cistern: make_buffer: " + std::to_string(bytes) + " bytes from this address on pass the " +
+                           "end of the address space");
+  }
   Block* block = nullptr;
   {
     const Central::Lock lock(central_);
@@ -39,6 +43,7 @@ void DeviceAllocator::release(Buffer buffer) {
   if ((block->flags & core::kBlockView) == 0) {
     throw invalid_argument("cistern: release: buffer " + describe(block) + " is not a view; give it back with free()");
   }
+  check_not_kept(block, "release");
   std::uint64_t expected = buffer.serial();
   if (!block->serial.compare_exchange_strong(expected, expected + 1, std::memory_order_acq_rel))
     throw_misuse(buffer, "release");

@@ -30,11 +30,34 @@ void DeviceWork::retry_leftovers() {
   }
 }
 
-void DeviceWork::unmap(drivers::Address at, std::size_t bytes) {
+bool DeviceWork::map(drivers::Address at, std::size_t bytes, drivers::Physical piece) {
+  if (kept_.piece_at(at) == piece) {
+    kept_.take(at);
+    return true;
+  }
+  kept_.end_overlapping(at, bytes, [&](drivers::Address from, std::size_t size) { end_mapping(from, size); });
+  return clear_of_leftovers(at, bytes) && ok(driver_.map(at, piece, bytes));
+}
+
+void DeviceWork::unmap(drivers::Address at, std::size_t bytes, drivers::Physical piece) {
+  // Where pieces are committed by touching, two addresses would be memory of their own.
+  if (driver_.capabilities().double_mapping && !driver_.capabilities().commit_on_touch) {
+    try {
+      kept_.add(at, bytes, piece);
+      return;
+    } catch (const std::bad_alloc&) {
+      // The host has no memory for the record: it ends now.
+    }
+  }
+  end_mapping(at, bytes);
+}
+
+void DeviceWork::end_mapping(drivers::Address at, std::size_t bytes) {
   if (driver_.unmap(at, bytes) != Status::ok) still_mapped_.emplace(at, bytes);
 }
 
 void DeviceWork::destroy(drivers::Physical piece) {
+  kept_.end_all_of(piece, [&](drivers::Address at, std::size_t bytes) { end_mapping(at, bytes); });
   if (!still_mapped_.empty()) retry_leftovers();
   if (!still_mapped_.empty() || driver_.destroy(piece) != Status::ok) undestroyed_.push_back(piece);
 }
@@ -253,13 +276,12 @@ bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
     }
     return true;
   }
-  return work_.clear_of_leftovers(address(at), bytes(cells)) &&
-         work_.ok(driver_.map(address(at), static_cast<drivers::Physical>(piece), bytes(cells)));
+  return work_.map(address(at), bytes(cells), static_cast<drivers::Physical>(piece));
 }
 
-void DriverBacking::unmap(Cell at, std::uint32_t cells) {
+void DriverBacking::unmap(Cell at, Piece piece, std::uint32_t cells) {
   if (driver_.capabilities().virtual_memory) {
-    work_.unmap(address(at), bytes(cells));
+    work_.unmap(address(at), bytes(cells), static_cast<drivers::Physical>(piece));
   } else {
     shown_.erase(core::raw(at));
   }
@@ -268,7 +290,11 @@ void DriverBacking::unmap(Cell at, std::uint32_t cells) {
 bool DriverBacking::replace(Cell at, std::uint32_t cells, const core::Part* parts, std::size_t count) {
   if (!driver_.capabilities().virtual_memory || !work_.wait_for_all()) return false;
   std::vector<drivers::Part> wanted;
-  wanted.reserve(count);
+  try {
+    wanted.reserve(count);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   for (std::size_t i = 0; i < count; ++i) {
     wanted.push_back({address(parts[i].at), bytes(parts[i].cells), static_cast<drivers::Physical>(parts[i].piece)});
   }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/kept_mappings.hpp"
 #include "allocator/stream_table.hpp"
 #include "core/backing.hpp"
 #include "core/units.hpp"
@@ -52,11 +53,12 @@ class DeviceWork {
   bool wait_for_all();
   std::uint64_t host_waits() const { return host_waits_; }
 
+  // A mapping may outlast unmap(), see KeptMappings.
+  bool map(drivers::Address at, std::size_t bytes, drivers::Physical piece);
+  void unmap(drivers::Address at, std::size_t bytes, drivers::Physical piece);
   // Calls whose failure is kept and tried again: a piece may be shown in one heap while another one gives it back.
-  void unmap(drivers::Address at, std::size_t bytes);
+  void end_mapping(drivers::Address at, std::size_t bytes);
   void destroy(drivers::Physical piece);
-  // Whether nothing that should be unmapped is left in the range.
-  bool clear_of_leftovers(drivers::Address at, std::size_t bytes);
   void retry_leftovers();
 
   // Keeps what a driver says about a failure that is no lack of memory, for the error that the caller may throw.
@@ -84,6 +86,8 @@ class DeviceWork {
     // Streams that were being captured: their events follow when the capture has ended. By slot and id.
     std::vector<std::pair<std::uint32_t, std::uint64_t>> late;
   };
+  // Whether nothing that should be unmapped is left in the range.
+  bool clear_of_leftovers(drivers::Address at, std::size_t bytes);
   void record(const StreamEntry& entry, Point& point);
   bool record_late(Point& point);
   void settle(std::uint64_t ticket);
@@ -97,6 +101,7 @@ class DeviceWork {
   std::uint64_t eventless_ = 0;  // The last ticket without events, for lack of host memory: only wait_for_all() helps.
   core::Ticket current_ = core::Ticket::none;
   std::uint64_t host_waits_ = 0;
+  KeptMappings kept_;
   std::map<drivers::Address, std::size_t> still_mapped_;  // The driver refused to unmap these,
   std::vector<drivers::Physical> undestroyed_;            // and to take these back.
   std::string failure_;
@@ -126,7 +131,7 @@ class DriverBacking final : public core::Backing {
   bool create(std::uint32_t cells, core::Piece& piece) override;
   void destroy(core::Piece piece, std::uint32_t cells) override;
   bool map(core::Cell at, core::Piece piece, std::uint32_t cells) override;
-  void unmap(core::Cell at, std::uint32_t cells) override;
+  void unmap(core::Cell at, core::Piece piece, std::uint32_t cells) override;
   core::Ticket mark() override { return work_.mark(); }
   bool passed(core::Ticket ticket) override { return work_.passed(ticket); }
   bool wait(core::Ticket ticket) override { return work_.wait(ticket); }

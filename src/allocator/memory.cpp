@@ -91,7 +91,7 @@ void UniqueBuffer::reset() noexcept {
   try {
     free(std::exchange(buffer_, {}));
   } catch (...) {
-    // The handle was freed elsewhere: nobody is left to tell.
+    // The handle was freed elsewhere, or a pool keeps the buffer: nobody is left to tell.
   }
 }
 

@@ -74,12 +74,20 @@ void DeviceAllocator::throw_out_of_memory(std::size_t bytes, const std::string& 
   }
   const Stats s = stats();
   std::string text = "cistern: out of memory on " + to_string(device_) + ": asked for " + with_unit(bytes) +
-                     ", limit " + with_unit(s.memory_limit) + ", active " + with_unit(s.active) + ", cached " +
+                     ", limit " + with_unit(s.memory_limit) + ", active " + with_unit(s.active) +
+                     (s.views > 0 ? " (" + with_unit(s.views) + " of it views)" : "") + ", cached " +
                      with_unit(s.cached) + ", reserved " + with_unit(s.reserved) + ", largest free range " +
                      with_unit(largest);
+  const drivers::Capabilities& device = central_.capabilities();
+  // By bytes alone there would be room: what is short is whole pieces.
+  const std::uint64_t live = s.active - std::min(s.active, s.views);
+  if (device.virtual_memory && live <= s.memory_limit && bytes <= s.memory_limit - live) {
+    text += "; memory is mapped in pieces of " + with_unit(device.granularity) + ", the limit has room for " +
+            std::to_string(s.memory_limit / device.granularity);
+  }
   const auto entries = tag_figures_.entries();
   for (std::size_t i = 0; i < std::min<std::size_t>(entries.size(), 3) && entries[i].active != 0; ++i) {
-    text += i == 0 ? ", biggest tags: " : ", ";
+    text += i == 0 ? "; biggest tags: " : ", ";
     text += tag_name(entries[i].tag) + ' ' + with_unit(entries[i].active);
   }
   if (!shortage.empty()) text += "; " + shortage;

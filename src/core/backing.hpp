@@ -27,8 +27,8 @@ class Backing {
   virtual bool create(std::uint32_t cells, Piece& piece) = 0;
   virtual void destroy(Piece piece, std::uint32_t cells) = 0;
   virtual bool map(Cell at, Piece piece, std::uint32_t cells) = 0;
-  // pre: the ticket of everything that may touch the range has passed.
-  virtual void unmap(Cell at, std::uint32_t cells) = 0;
+  // The piece, whole, is no longer needed there. pre: the ticket of everything that may touch the range has passed.
+  virtual void unmap(Cell at, Piece piece, std::uint32_t cells) = 0;
 
   // A ticket that passes when all work submitted so far, to any stream of the device, is done. `none` where nothing
   // runs.

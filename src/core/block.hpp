@@ -6,8 +6,9 @@
 //   when
 //             no cache owns the block, by whoever empties an inbox for a block that was claimed through `remote`.
 //   owner     the bin of the thread cache that takes the block back (see thread_cache.hpp), or that of `central_owner`.
-//             Changed only while the block is free, except for the bit kAttention: other threads set it to make the
-//             owner take the long way (they claimed the block, used it on other streams, or its memory moved).
+//             Changed only while the block is free, except for kAttention and the keeper: other threads set them to
+//             make the owner take the long way (they claimed the block, used it on other streams, its memory moved, or
+//             a pool keeps it).
 //   remote    what other threads left for the owner: low half of the serial that one of them freed, 0 for nothing.
 //   While it
 //             is not 0 the block is linked in an inbox through `remote_next`, once, until whoever empties the inbox
@@ -33,8 +34,14 @@ enum BlockFlags : std::uint8_t {
   kBlockOrdered = 128,   // A whole buffer of the device's own pool; `home` as for kBlockHost.
 };
 
-// In `owner`. No address of this process has the bit.
+// In `owner`. No address of this process has the bits.
 inline constexpr std::uintptr_t kAttention = ~(~std::uintptr_t{0} >> 1);
+// Who stands on the block and takes no free but its own; 0: nobody. Set together with kAttention, so that only the long
+// way of free() looks at it.
+inline constexpr unsigned kKeeperShift = 61;
+inline constexpr std::uintptr_t kKeeperMask = std::uintptr_t{3} << kKeeperShift;
+inline constexpr std::uintptr_t kOwnerBits = kAttention | kKeeperMask;
+static_assert((kAttention & kKeeperMask) == 0);
 
 struct alignas(64) Block {
   std::atomic<std::uint64_t> serial{0};
@@ -51,6 +58,11 @@ struct alignas(64) Block {
 };
 
 static_assert(sizeof(Block) == 64);
+
+// For who holds the block without the device's lock, under which others may read the flags: the index does.
+inline void set_flags(Block* block, int flags) {
+  std::atomic_ref(block->flags).store(static_cast<std::uint8_t>(flags), std::memory_order_relaxed);
+}
 
 // Asks for the line of a block that is read first and written afterwards, so that it comes from another processor once
 // and not twice. Without effect where the processor cannot.

@@ -1,4 +1,4 @@
-// The radix tree from addresses to blocks.
+// The tree from addresses to blocks.
 #include "core/block_index.hpp"
 
 #include <new>
@@ -8,59 +8,115 @@
 namespace cistern::core {
 
 BlockIndex::~BlockIndex() {
-  for (auto& middle : root_) {
-    Middle* node = middle.load(std::memory_order_relaxed);
-    if (node == nullptr) continue;
-    for (auto& leaf : node->leaves) delete leaf.load(std::memory_order_relaxed);
-    delete node;
-  }
+  for (auto& cells : root_) delete cells.load(std::memory_order_relaxed);
 }
 
-std::atomic<std::uintptr_t>* BlockIndex::entry(std::uint64_t granule) const {
-  const std::uint64_t root = granule >> (kLeafBits + kMiddleBits);
-  if (root >= root_.size()) return nullptr;
-  Middle* middle = root_[root].load(std::memory_order_acquire);
-  if (middle == nullptr) return nullptr;
-  Leaf* leaf = middle->leaves[(granule >> kLeafBits) % middle->leaves.size()].load(std::memory_order_acquire);
-  if (leaf == nullptr) return nullptr;
-  return &leaf->entries[granule % leaf->entries.size()];
+// The slot of the cell of an address; null when nothing is known there.
+BlockIndex::Slot* BlockIndex::cell_slot(std::uint64_t address) const {
+  if (address >> kAddressBits != 0) return nullptr;
+  Cells* cells = root_[address >> kTopBits].load(std::memory_order_acquire);
+  return cells == nullptr ? nullptr : &(*cells)[(address >> kCellBits) % (std::size_t{1} << (kTopBits - kCellBits))];
 }
 
-std::atomic<std::uintptr_t>* BlockIndex::make_entry(std::uint64_t granule) {
-  const std::uint64_t root = granule >> (kLeafBits + kMiddleBits);
-  if (root >= root_.size()) return nullptr;
-  Middle* middle = root_[root].load(std::memory_order_relaxed);
-  if (middle == nullptr) {
-    middle = new (std::nothrow) Middle;
-    if (middle == nullptr) return nullptr;
-    root_[root].store(middle, std::memory_order_release);
+// The same, made when there is none; null when the address is out of reach or the host has no memory left.
+BlockIndex::Slot* BlockIndex::make_cell_slot(std::uint64_t address) {
+  Slot* const slot = cell_slot(address);
+  if (slot != nullptr || address >> kAddressBits != 0) return slot;
+  try {
+    auto made = std::make_unique<Cells>(std::size_t{1} << (kTopBits - kCellBits));
+    root_[address >> kTopBits].store(made.release(), std::memory_order_release);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
-  auto& slot = middle->leaves[(granule >> kLeafBits) % middle->leaves.size()];
-  Leaf* leaf = slot.load(std::memory_order_relaxed);
-  if (leaf == nullptr) {
-    leaf = new (std::nothrow) Leaf;
-    if (leaf == nullptr) return nullptr;
-    slot.store(leaf, std::memory_order_release);
-  }
-  return &leaf->entries[granule % leaf->entries.size()];
+  return cell_slot(address);
 }
 
-bool BlockIndex::insert(std::uint64_t address, Block* block) {
-  auto* slot = make_entry(address >> kGranuleBits);
-  if (slot == nullptr) return false;
-  slot->store(reinterpret_cast<std::uintptr_t>(block), std::memory_order_release);
+// Goes down to the first slot that has no node in it, from one that covers 2^bits bytes.
+BlockIndex::Found BlockIndex::descend(Slot* slot, std::uint64_t address, unsigned bits) {
+  Entry entry = slot->load(std::memory_order_acquire);
+  while ((entry & kNode) != 0) {
+    bits -= kNodeBits;
+    slot = &node_of(entry)->slots[(address >> bits) % (std::size_t{1} << kNodeBits)];
+    entry = slot->load(std::memory_order_acquire);
+  }
+  return {slot, entry, bits};
+}
+
+// Whether an entry of the slot that covers 2^bits bytes round the address is out of date: the block was given back to
+// the pool of descriptors, or serves elsewhere. Blocks of slabs, views and the like are known by other means.
+bool BlockIndex::gone(Entry entry, std::uint64_t address, unsigned bits) {
+  constexpr int kOthers = kBlockView | kBlockSlab | kBlockHost | kBlockOrdered;
+  if (entry == 0 || (entry & kTags) != 0) return entry == 0;
+  auto* block = reinterpret_cast<Block*>(entry);
+  const bool inside = (block->address.load(std::memory_order_relaxed) ^ address) >> bits == 0;
+  if (!inside || std::atomic_ref(block->home).load(std::memory_order_relaxed) == nullptr) return true;
+  return (std::atomic_ref(block->flags).load(std::memory_order_relaxed) & kOthers) != 0;
+}
+
+// Puts a node below a slot that covers 2^bits bytes, and the slot's block, if it has one, below the node. False when
+// the host has no memory left.
+bool BlockIndex::split(Slot& slot, unsigned bits) {
+  if (spare_ == 0) {
+    try {
+      chunks_.push_back(std::make_unique<Node[]>(kNodeChunk));
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    spare_ = kNodeChunk;
+  }
+  Node* const node = &chunks_.back()[--spare_];
+  if (const Entry entry = slot.load(std::memory_order_relaxed); entry != 0) {
+    const std::uint64_t address = reinterpret_cast<const Block*>(entry)->address.load(std::memory_order_relaxed);
+    const std::size_t below = (address >> (bits - kNodeBits)) % (std::size_t{1} << kNodeBits);
+    node->slots[below].store(entry, std::memory_order_relaxed);
+  }
+  slot.store(reinterpret_cast<Entry>(node) | kNode, std::memory_order_release);
   return true;
+}
+
+bool BlockIndex::insert(Block* block) {
+  const std::uint64_t address = block->address.load(std::memory_order_relaxed);
+  const Entry mine = reinterpret_cast<Entry>(block);
+  Slot* const cell = make_cell_slot(address);
+  if (cell == nullptr) return false;
+  for (Found at = descend(cell, address, kCellBits);; at = descend(at.slot, address, at.bits)) {
+    if (at.entry == mine) return true;
+    if (at.bits == kGranuleBits || gone(at.entry, address, at.bits)) {
+      at.slot->store(mine, std::memory_order_release);
+      return true;
+    }
+    if (!split(*at.slot, at.bits)) return false;
+  }
+}
+
+// The slot of the granule of an address, which has no nodes below; null when there is none.
+BlockIndex::Slot* BlockIndex::granule_slot(std::uint64_t address) const {
+  Slot* const cell = cell_slot(address);
+  if (cell == nullptr) return nullptr;
+  const Found at = descend(cell, address, kCellBits);
+  return at.bits == kGranuleBits ? at.slot : nullptr;
+}
+
+// The same, made when there is none; null when that is not possible.
+BlockIndex::Slot* BlockIndex::make_granule_slot(std::uint64_t address) {
+  Slot* const cell = make_cell_slot(address);
+  if (cell == nullptr) return nullptr;
+  for (Found at = descend(cell, address, kCellBits);; at = descend(at.slot, address, at.bits)) {
+    if (at.bits == kGranuleBits) return at.slot;
+    if (gone(at.entry, address, at.bits)) at.slot->store(0, std::memory_order_relaxed);
+    if (!split(*at.slot, at.bits)) return nullptr;
+  }
 }
 
 bool BlockIndex::insert(std::uint64_t address, std::size_t bytes, Slab* slab) {
   const std::uint64_t first = address >> kGranuleBits, last = (address + bytes - 1) >> kGranuleBits;
   for (std::uint64_t granule = first; granule <= last; ++granule) {
-    auto* slot = make_entry(granule);
+    Slot* slot = make_granule_slot(granule << kGranuleBits);
     if (slot == nullptr) {
-      while (granule-- > first) make_entry(granule)->store(0, std::memory_order_release);
+      if (granule != first) erase(address, (granule - first) << kGranuleBits);
       return false;
     }
-    slot->store(reinterpret_cast<std::uintptr_t>(slab) | kSlabTag, std::memory_order_release);
+    slot->store(reinterpret_cast<Entry>(slab) | kSlab, std::memory_order_release);
   }
   return true;
 }
@@ -68,16 +124,17 @@ bool BlockIndex::insert(std::uint64_t address, std::size_t bytes, Slab* slab) {
 void BlockIndex::erase(std::uint64_t address, std::size_t bytes) {
   const std::uint64_t first = address >> kGranuleBits, last = (address + bytes - 1) >> kGranuleBits;
   for (std::uint64_t granule = first; granule <= last; ++granule) {
-    if (auto* slot = entry(granule)) slot->store(0, std::memory_order_release);
+    if (Slot* slot = granule_slot(granule << kGranuleBits)) slot->store(0, std::memory_order_release);
   }
 }
 
 Block* BlockIndex::find(std::uint64_t address) const {
-  const auto* slot = entry(address >> kGranuleBits);
-  if (slot == nullptr) return nullptr;
-  const std::uintptr_t value = slot->load(std::memory_order_acquire);
-  if ((value & kSlabTag) != 0) return reinterpret_cast<const Slab*>(value & ~kSlabTag)->block_at(address);
-  return reinterpret_cast<Block*>(value);
+  Slot* const cell = cell_slot(address);
+  if (cell == nullptr) return nullptr;
+  const Entry entry = descend(cell, address, kCellBits).entry;
+  if ((entry & kSlab) != 0) return reinterpret_cast<const Slab*>(entry & ~Entry{kTags})->block_at(address);
+  auto* const block = reinterpret_cast<Block*>(entry);
+  return block != nullptr && block->address.load(std::memory_order_relaxed) == address ? block : nullptr;
 }
 
 }  // namespace cistern::core

@@ -1,16 +1,28 @@
-// BlockIndex: from an address to the block that starts there. A radix tree of three levels over granules of 8 KiB.
+// BlockIndex: from an address to the block that starts there.
 //
-// A granule holds at most one block from the heap of pages that starts in it (those are larger than 8 KiB), or belongs
-// to one slab (slabs are aligned to granules). Does not: say whether the block is live, or starts exactly at the
-// address. Locking: writers under the device's lock; readers take none (nodes are only added; slabs are never freed).
+// A radix tree whose nodes exist only where they are needed: a slot that covers one block has that block in it,
+// whatever the number of addresses below, so that an index of blocks of megabytes takes a few bytes a block.
+//
+//   level    a slot covers
+//   top      512 GiB          root_
+//   cells    2 MiB            made of zeros that cost nothing until they are touched
+//   nodes    128 KiB, 8 KiB   16 slots each, where two blocks start below one slot
+//
+// A granule of 8 KiB holds at most one block from the heap of pages that starts in it (those are larger than 8 KiB), or
+// belongs to one slab (slabs are aligned to granules). Does not: say whether the block is live, or starts exactly at
+// the address. Locking: writers under the device's lock; readers take none (nodes are only added; slabs are never
+// freed).
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "core/block.hpp"
+#include "core/zeroed_array.hpp"
 
 namespace cistern::core {
 
@@ -26,29 +38,46 @@ class BlockIndex {
   BlockIndex(const BlockIndex&) = delete;
   BlockIndex& operator=(const BlockIndex&) = delete;
 
-  // False when the address is out of reach or the host has no memory left; nothing has changed then.
-  bool insert(std::uint64_t address, Block* block);
+  // The block's address, which it has already, becomes known. False when it is out of reach or the host has no memory
+  // left; nothing has changed then. pre: the block's home is set; see gone().
+  bool insert(Block* block);
   bool insert(std::uint64_t address, std::size_t bytes, Slab* slab);
-  void erase(std::uint64_t address, std::size_t bytes = 1);
-  // The block whose start is `address`, else null. It may be free or elsewhere by now: check its serial and address.
+  void erase(std::uint64_t address, std::size_t bytes);
+  // The block whose start is `address`, else null. It may be free by now: check its serial.
   Block* find(std::uint64_t address) const;
 
  private:
-  static constexpr unsigned kLeafBits = 11, kMiddleBits = 12, kRootBits = 13;
-  static_assert(kLeafBits + kMiddleBits + kRootBits + kGranuleBits == kAddressBits);
-  static constexpr std::uintptr_t kSlabTag = 1;
+  using Entry = std::uintptr_t;  // A block, or one of these with a tag; 0 for nothing.
+  using Slot = std::atomic<Entry>;
+  static_assert(Slot::is_always_lock_free && sizeof(Slot) == sizeof(Entry));
+  enum Tag : std::uintptr_t { kSlab = 1, kNode = 2, kTags = 3 };
 
-  struct Leaf {
-    std::array<std::atomic<std::uintptr_t>, std::size_t{1} << kLeafBits> entries{};
+  static constexpr unsigned kNodeBits = 4, kCellBits = 21, kTopBits = 39;
+  static_assert(kCellBits == kGranuleBits + 2 * kNodeBits);
+
+  struct Node {
+    std::array<Slot, std::size_t{1} << kNodeBits> slots{};
   };
-  struct Middle {
-    std::array<std::atomic<Leaf*>, std::size_t{1} << kMiddleBits> leaves{};
+  using Cells = ZeroedArray<Slot>;
+  static constexpr std::size_t kNodeChunk = 32;  // 4 KiB.
+
+  static Node* node_of(Entry entry) { return reinterpret_cast<Node*>(entry & ~Entry{kTags}); }
+  static bool gone(Entry entry, std::uint64_t address, unsigned bits);
+  Slot* cell_slot(std::uint64_t address) const;
+  Slot* make_cell_slot(std::uint64_t address);
+  Slot* granule_slot(std::uint64_t address) const;
+  Slot* make_granule_slot(std::uint64_t address);
+  struct Found {
+    Slot* slot;
+    Entry entry;  // What was read from it: no node.
+    unsigned bits;
   };
+  static Found descend(Slot* slot, std::uint64_t address, unsigned bits);
+  bool split(Slot& slot, unsigned bits);
 
-  std::atomic<std::uintptr_t>* entry(std::uint64_t granule) const;
-  std::atomic<std::uintptr_t>* make_entry(std::uint64_t granule);
-
-  std::array<std::atomic<Middle*>, std::size_t{1} << kRootBits> root_{};
+  std::array<std::atomic<Cells*>, std::size_t{1} << (kAddressBits - kTopBits)> root_{};
+  std::vector<std::unique_ptr<Node[]>> chunks_;
+  std::size_t spare_ = 0;  // Nodes of the last chunk that are not in use.
 };
 
 }  // namespace cistern::core

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "core/block.hpp"
 
@@ -51,6 +52,13 @@ class BlockPool {
     free_ = block;
     --used_;
   }
+  // A descriptor that goes back unless it is released, also when something throws.
+  struct Giver {
+    BlockPool* pool;
+    void operator()(Block* block) const { pool->give(block); }
+  };
+  using Taken = std::unique_ptr<Block, Giver>;
+  Taken take_for_now() { return {take(), Giver{this}}; }
   std::size_t used() const { return used_; }
   std::size_t bytes() const { return chunk_count_ * kChunkBytes; }
 

@@ -1,5 +1,6 @@
 // HeapGroup: the budget of a device's heaps, and trimming. Under the device's lock.
 #include <algorithm>
+#include <new>
 
 #include "core/page_heap_impl.hpp"
 
@@ -27,6 +28,17 @@ void HeapGroup::Impl::note() {
   gauge.tight = config.tight || (has_limit() && held > limit_cells() / 4 * 3);
   ++gauge.changes;
   peak_cells = std::max(peak_cells, held);
+}
+
+bool HeapGroup::Impl::make_room(std::size_t new_nodes, std::size_t new_pieces, std::size_t new_stale) noexcept {
+  try {
+    nodes.reserve(new_nodes);
+    pieces.reserve(new_pieces);
+    if (stale.size() + new_stale > stale.capacity()) stale.reserve(2 * stale.capacity() + new_stale);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 HeapGroup::HeapGroup(HeapConfig config) : impl_(std::make_unique<Impl>(config, gauge_)) {

@@ -21,6 +21,7 @@ PageHeap::Impl::Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_
       cell_piece(range_cells),
       cell_node(range_cells) {
   assert(std::has_single_bit(cell_bytes) && range_cells > 0);
+  group.nodes.reserve(1);
   first = group.nodes.take();
   *first = {};
   first->heap = &self;
@@ -72,7 +73,7 @@ void PageHeap::Impl::for_pieces(const HeapNode* node, F&& f) {
   }
 }
 
-// Cuts the node in two at `at`; both halves keep the state and are in no bin. Returns the second.
+// Cuts the node in two at `at`; both halves keep the state and are in no bin. Returns the second. pre: room for a node.
 HeapNode* PageHeap::Impl::split(HeapNode* node, std::uint64_t at) {
   HeapNode* right = group.nodes.take();
   right->heap = &self;
@@ -122,7 +123,8 @@ HeapNode* PageHeap::Impl::merge(HeapNode* node) {
   return node;
 }
 
-// Gives the cells, all of them in one free node, another free state. Of a run: who freed its memory.
+// Gives the cells, all of them in one free node, another free state. Of a run: who freed its memory. pre: room for two
+// nodes.
 HeapNode* PageHeap::Impl::change_state(Span cells, NodeState state, const Freed& freed) {
   const std::uint64_t begin = std::uint64_t{cells.first} << cell_shift;
   const std::uint64_t end = std::uint64_t{cells.last} << cell_shift;
@@ -140,7 +142,7 @@ HeapNode* PageHeap::Impl::change_state(Span cells, NodeState state, const Freed&
   return merge(node);
 }
 
-// A new node for `bytes` at the start of a run, which shrinks.
+// A new node for `bytes` at the start of a run, which shrinks. pre: room for one.
 HeapNode* PageHeap::Impl::cut_front(HeapNode* run, std::uint64_t bytes) {
   HeapNode* node = group.nodes.take();
   node->heap = &self;
@@ -175,9 +177,11 @@ HeapNode* PageHeap::Impl::cut_back(HeapNode* run, std::uint64_t bytes) {
   return node;
 }
 
-// Makes [offset, offset + bytes) of a run a live node; what is left of the run stays free.
+// Makes [offset, offset + bytes) of a run a live node; what is left of the run stays free. Throws std::bad_alloc, with
+// nothing changed.
 HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) {
   group.ledger.know(stream);  // So that no free fails.
+  group.nodes.reserve(2);
   HeapNode* node = run;
   if (offset + bytes == run->offset + run->size && offset != run->offset) {
     node = cut_back(run, bytes);
@@ -240,14 +244,6 @@ void PageHeap::Impl::free(HeapNode* node) {
 PageHeap::PageHeap(HeapGroup& group, Backing& backing, StreamIndex lowest)
     : impl_(std::make_unique<Impl>(*this, *group.impl_, backing, lowest)) {}
 PageHeap::~PageHeap() = default;
-
-HeapNode* PageHeap::allocate_mapped(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
-  Impl::Place place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::any});
-  if (place.node != nullptr && !impl_->group.order(stream, place.node->freed, impl_->backing)) {
-    place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::ready});
-  }
-  return place.node == nullptr ? nullptr : impl_->carve(place.node, place.offset, bytes, stream);
-}
 
 std::uint64_t PageHeap::left_at(std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) const {
   const HeapNode* run = impl_->node_at(offset);
@@ -316,7 +312,7 @@ void PageHeap::for_each_piece(const std::function<void(Piece piece, bool live)>&
     if (pieces[i].heap == this) visit(pieces[i].id, pieces[i].live != 0);
   }
   for (const StaleAddress& stale : impl_->group.stale) {
-    if (stale.leaving != Piece::none && stale.node->heap == this) visit(stale.leaving, false);
+    if (stale.leaving && stale.node->heap == this) visit(stale.piece, false);
   }
 }
 

@@ -55,8 +55,9 @@ struct HeapConfig {
 
 enum class NodeState : std::uint8_t { live, run, gap, stale };
 
-// A stretch of the range. The caller keeps the pointer of a live node as its handle, and may use `block`.
-struct HeapNode {
+// A stretch of the range. The caller keeps the pointer of a live node as its handle, and may use `block`. What the
+// neighbours of a block that comes or goes are asked for is on the first cache line.
+struct alignas(64) HeapNode {
   std::uint64_t offset = 0;  // Bytes from the start of the range.
   std::uint64_t size = 0;    // Bytes.
   HeapNode* prev = nullptr;  // In address order.
@@ -64,13 +65,13 @@ struct HeapNode {
   HeapNode* bin_prev = nullptr;  // In its bin (run) or list (gap).
   HeapNode* bin_next = nullptr;
   PageHeap* heap = nullptr;
-  Block* block = nullptr;  // Live only; the heap never reads it.
   NodeState state = NodeState::gap;
   bool pinned = false;  // Live only: its pieces never move, split or leave.
   bool idle = false;    // Live only: nobody uses it.
   std::uint16_t bin = 0;
-  StreamIndex stream{};  // Live only: in whose order it is.
-  Freed freed;           // Free only.
+  StreamIndex stream{};    // Live only: in whose order it is.
+  Block* block = nullptr;  // Live only; the heap never reads it.
+  Freed freed;             // Free only.
 };
 
 // Counts since the start.

@@ -64,7 +64,7 @@ std::vector<std::string> HeapGroup::check_invariants() const {
       stale += n->state == NodeState::stale;
     }
     require(expected == g.config.range_bytes / cell * cell, "nodes reach the end of the range");
-    h.runs.for_fitting(0, -1, [&](const HeapNode*) { --runs; });
+    for (const HeapNode* n = h.runs.first_from(0); n != h.runs.end(); n = n->bin_next) --runs;
     for (const HeapNode* n = h.gaps.head; n != nullptr; n = n->bin_next) --gaps;
     require(runs == 0, "every run is in one bin");
     require(gaps == 0, "every gap is in the gap list");
@@ -78,7 +78,7 @@ std::vector<std::string> HeapGroup::check_invariants() const {
   require(stale == g.stale.size(), "every stale node has a record");
   for (const StaleAddress& s : g.stale) {
     require(s.node->state == NodeState::stale, "a record names a stale node");
-    if (s.leaving != Piece::none) leaving += s.node->size / cell;
+    if (s.leaving) leaving += s.node->size / cell;
   }
   std::uint64_t held = 0;
   std::uint64_t free_cells = 0;

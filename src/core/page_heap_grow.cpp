@@ -145,6 +145,7 @@ bool PageHeap::Impl::create_piece(std::uint32_t cells, std::uint32_t at, Span ke
       if (!group.config.virtual_memory || group.held_cells() >= limit) return false;
       cells = static_cast<std::uint32_t>(floor_pow2(limit - group.held_cells()));
     }
+    if (!group.make_room(2, 1, 0)) return false;
     if (backing.create(cells, piece)) break;
     // The device has less than the limit promises.
     if (release_one(cells, keep, true)) continue;
@@ -215,6 +216,8 @@ bool PageHeap::Impl::split_pinned(Span keep) {
   if (best == 0) return false;
   PieceInfo old = group.pieces[best];
   live_cells(old, parts);
+  // Before and behind each part may be a gap.
+  if (!group.make_room(2 * (parts.size() + 1), parts.size(), 0)) return false;
   std::size_t made = 0;
   while (made < parts.size() && backing.create(parts[made].cells, parts[made].piece)) ++made;
   if (made < parts.size() || !backing.replace(Cell{old.start}, old.cells, parts.data(), parts.size())) {

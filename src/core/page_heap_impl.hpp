@@ -9,6 +9,7 @@
 #include "core/page_heap.hpp"
 #include "core/piece_table.hpp"
 #include "core/run_bins.hpp"
+#include "core/zeroed_array.hpp"
 
 namespace cistern::core {
 
@@ -51,7 +52,8 @@ struct HeapTuning {
 struct StaleAddress {
   HeapNode* node = nullptr;
   Ticket ticket = Ticket::none;
-  Piece leaving = Piece::none;  // Destroyed once the ticket has passed.
+  Piece piece = Piece::none;
+  bool leaving = false;  // The piece is destroyed once the ticket has passed.
 };
 
 // A stale address that finish_moves() has not given its ticket yet.
@@ -98,6 +100,9 @@ struct HeapGroup::Impl {
     if (ledger.ready(stream, freed)) return true;
     return ledger.order(stream, freed, [&](StreamIndex other) { return backing.order(other, stream); });
   }
+  // Makes room in the books, before a step has changed anything: it must not stop half way. False when the host has no
+  // memory for so many new nodes, pieces and stale addresses.
+  bool make_room(std::size_t new_nodes, std::size_t new_pieces, std::size_t new_stale) noexcept;
   // One ticket for all addresses that became stale since the last call; where nothing runs they are unmapped at once.
   void finish_moves(Backing& backing);
   // Unmaps stale addresses whose work is done; with `may_wait` all of them.
@@ -158,7 +163,9 @@ struct PageHeap::Impl {
 
   // --- Choice of place (page_heap_place.cpp) ---
   std::int64_t pin_cells(std::uint64_t offset, std::uint64_t bytes) const;
-  template <bool kShared>  // Whether several streams freed memory.
+  // Which streams freed memory: one; several; several, and only what is ready may be taken.
+  enum class Sharing : std::uint8_t { none, some, only_ready };
+  template <Sharing kSharing>
   Place best_mapped_among(std::uint64_t bytes, std::uint64_t alignment, Taker by) const;
   Place best_mapped(std::uint64_t bytes, std::uint64_t alignment, Taker by) const;
   Place best_unmapped(std::uint64_t bytes, std::uint64_t alignment, bool fewest_cells) const;
@@ -177,9 +184,9 @@ struct PageHeap::Impl {
 
   // --- Pieces that move and leave (page_heap_pieces.cpp) ---
   void show_piece(PieceTable::Index index, const Freed& freed);
-  void hide_piece(PieceTable::Index index, Piece leaving);
+  void hide_piece(PieceTable::Index index, bool leaving);
   void hold_piece(PieceTable::Index index, bool on);
-  void let_go(PieceTable::Index index);
+  bool let_go(PieceTable::Index index);
   PieceTable::Index find_victim(std::uint32_t need, std::uint32_t most, Span keep);
   bool move_piece(PieceTable::Index index, std::uint32_t to);
   bool release_one(std::uint64_t excess, Span keep, bool may_wait);
@@ -196,8 +203,8 @@ struct PageHeap::Impl {
   HeapNode* first = nullptr;
   Taker taker;
   bool held = false;                          // Each piece counts one live and pinned node more than there are.
-  std::vector<PieceTable::Index> cell_piece;  // By cell; 0 where nothing is mapped or the address is stale.
-  std::vector<HeapNode*> cell_node;           // By cell: the last node that starts in it.
+  ZeroedArray<PieceTable::Index> cell_piece;  // By cell; 0 where nothing is mapped or the address is stale.
+  ZeroedArray<HeapNode*> cell_node;           // By cell: the last node that starts in it.
 };
 
 }  // namespace cistern::core

@@ -16,7 +16,7 @@ bool overlaps(const PieceInfo& p, std::uint32_t first, std::uint32_t last) {
 
 }  // namespace
 
-// The piece, just mapped, becomes part of the runs.
+// The piece, just mapped, becomes part of the runs. pre: room for two nodes.
 void PageHeap::Impl::show_piece(PieceTable::Index index, const Freed& freed) {
   const PieceInfo& p = group.pieces[index];
   std::fill_n(cell_piece.begin() + p.start, p.cells, index);
@@ -34,11 +34,11 @@ void PageHeap::Impl::hold_piece(PieceTable::Index index, bool on) {
   }
 }
 
-// The address of a free piece becomes stale. finish_moves() gives it a ticket.
-void PageHeap::Impl::hide_piece(PieceTable::Index index, Piece leaving) {
+// The address of a free piece becomes stale. finish_moves() gives it a ticket. pre: room for two nodes, one address.
+void PageHeap::Impl::hide_piece(PieceTable::Index index, bool leaving) {
   const PieceInfo& p = group.pieces[index];
   std::fill_n(cell_piece.begin() + p.start, p.cells, PieceTable::Index{0});
-  group.stale.push_back({change_state({p.start, p.start + p.cells}, NodeState::stale), kUnmarked, leaving});
+  group.stale.push_back({change_state({p.start, p.start + p.cells}, NodeState::stale), kUnmarked, p.id, leaving});
 }
 
 // The largest free piece of at most `need` cells, else the smallest of at most `most`; of the same size one that the
@@ -78,8 +78,8 @@ bool PageHeap::Impl::move_piece(PieceTable::Index index, std::uint32_t to) {
     taker.over = Over::ready;
     return false;
   }
-  if (!backing.map(Cell{to}, p.id, p.cells)) return false;
-  from.hide_piece(index, Piece::none);
+  if (!group.make_room(4, 0, 1) || !backing.map(Cell{to}, p.id, p.cells)) return false;
+  from.hide_piece(index, false);
   group.pieces.relocate(index, &self, to);
   show_piece(index, freed);
   ++group.counts.moved;
@@ -98,20 +98,22 @@ bool PageHeap::Impl::release_one(std::uint64_t excess, Span keep, bool may_wait)
     if (enough ? p.cells >= excess && p.cells < size : p.cells > size) best = i;
   });
   if (best == 0) return false;
-  group.pieces[best].heap->impl_->let_go(best);
+  if (!group.pieces[best].heap->impl_->let_go(best)) return false;
   group.finish_moves(backing);
   group.collect(may_wait);
   return true;
 }
 
-// A free piece of this heap leaves once its ticket has passed.
-void PageHeap::Impl::let_go(PieceTable::Index index) {
+// A free piece of this heap leaves once its ticket has passed. False when the host has no memory for the books.
+bool PageHeap::Impl::let_go(PieceTable::Index index) {
+  if (!group.make_room(2, 0, 1)) return false;
   const PieceInfo p = group.pieces[index];
-  hide_piece(index, p.id);
+  hide_piece(index, true);
   group.pieces.erase(index);
   group.releasing_cells += p.cells;
   ++group.counts.released;
   group.note();
+  return true;
 }
 
 void PageHeap::hold(bool on) {
@@ -125,7 +127,7 @@ void PageHeap::hold(bool on) {
 bool PageHeap::release_pieces() {
   const PieceTable& pieces = impl_->group.pieces;
   for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
-    if (pieces[i].heap == this && pieces[i].live == 0) impl_->let_go(i);
+    if (pieces[i].heap == this && pieces[i].live == 0 && !impl_->let_go(i)) break;
   }
   impl_->group.finish_moves(impl_->backing);
   impl_->group.collect(true);
@@ -163,9 +165,9 @@ void HeapGroup::Impl::collect(bool may_wait) {
     }
     const PageHeap::Impl::Span span = heap.cells_of(entry.node->offset, entry.node->size);
     const std::uint32_t cells = span.last - span.first;
-    heap.backing.unmap(Cell{span.first}, cells);
-    if (entry.leaving != Piece::none) {
-      heap.backing.destroy(entry.leaving, cells);
+    heap.backing.unmap(Cell{span.first}, entry.piece, cells);
+    if (entry.leaving) {
+      heap.backing.destroy(entry.piece, cells);
       releasing_cells -= cells;
       note();
     }

@@ -1,9 +1,10 @@
-// Where a block is put: the cost functions of the placement policy. Reads only. Under the device's lock.
-// Found by simulation over recorded traces; docs/design.md has the figures and what did not help.
+// Where a block is put: the cost functions of the placement policy, and the search in mapped memory. Reads only, but
+// for allocate_mapped(). Under the device's lock. Found by simulation over recorded traces; docs/design.md has the
+// figures and what did not help.
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <climits>
+#include <utility>
 
 #include "core/page_heap_impl.hpp"
 
@@ -15,11 +16,18 @@ namespace {
 constexpr std::int64_t kCell = 1000;
 constexpr std::uint64_t kMappedWeight = 30;  // Of what is left, and of the address, in best_mapped().
 // With three of them the second passes of the recorded traces take four times the operations on pieces.
-constexpr int kRunCandidates = 6;
+constexpr std::size_t kRunCandidates = 6;
 // Under a tight limit: more of them, and the lowest address whatever is left of the run. Over ten passes of `serving`
 // within 1.05 x its live bytes no request is refused; by the usual cost 1 to 3 a pass are.
-constexpr int kTightCandidates = 64;
+constexpr std::size_t kTightCandidates = 64;
 constexpr std::size_t kHoleCandidates = 8;
+
+// Compilers make a branch of the plain way to say it.
+void take_if_less(std::uint64_t cost, std::size_t index, std::uint64_t& least, std::size_t& chosen) {
+  const std::uint64_t less = -std::uint64_t{cost < least};
+  least ^= (least ^ cost) & less;
+  chosen ^= (chosen ^ index) & static_cast<std::size_t>(less);
+}
 
 }  // namespace
 
@@ -40,52 +48,72 @@ std::int64_t PageHeap::Impl::pin_cells(std::uint64_t offset, std::uint64_t bytes
 }
 
 // Start and end of the smallest runs that fit: least pin + 0.03 x what is left of the run + 0.03 x address. The pin is
-// looked up only where the rest of the cost is below the best so far; the second end, which costs more, only where the
+// looked up for the cheapest without it first, nearly always the last one looked at; the second end only where the
 // first has one. Other streams than the first come from the top, so that what is freed beside a block is rather of its
 // own stream.
-template <bool kShared>
+template <PageHeap::Impl::Sharing kSharing>
 PageHeap::Impl::Place PageHeap::Impl::best_mapped_among(std::uint64_t bytes, std::uint64_t alignment, Taker by) const {
-  HeapNode* best_run = nullptr;
-  std::uint64_t best_offset = 0;
-  // In bytes, without the constant part: 0.03 of a cell a cell, so a pinned cell is 1000 / 30 of them.
-  std::uint64_t best_cost = UINT64_MAX;
-  const std::uint64_t pinned_cell = cell_bytes * std::uint64_t{kCell} / kMappedWeight;
-  const bool any_free = group.pieces.free_cells() != 0;
-  const bool tight = group.gauge.tight;
-  const bool from_top = kShared && by.stream != lowest;
+  const std::uint64_t size_matters = group.gauge.tight ? 0 : ~std::uint64_t{0};
+  const std::size_t candidates = group.gauge.tight ? kTightCandidates : kRunCandidates;
+  const bool from_top = kSharing != Sharing::none && by.stream != lowest;
   const std::uint64_t top = std::uint64_t{range_cells} << cell_shift;
-  const auto consider = [&](HeapNode* run) {
-    std::uint64_t rest = tight ? 0 : run->size;
-    if (!from_top && rest + run->offset >= best_cost) return;
-    const std::uint64_t end = run->offset + run->size, low = align_up(run->offset, alignment);
-    if (low + bytes > end) return;
-    if (kShared && !group.ledger.ready(by.stream, run->freed)) {
-      if (by.over == Over::ready) return;
-      rest += kWait;
+  // In bytes, without the constant part; UINT64_MAX where the block does not fit.
+  std::array<HeapNode*, kTightCandidates> found;
+  std::array<std::uint64_t, kTightCandidates> costs;
+  std::uint64_t cheapest = UINT64_MAX;
+  std::size_t chosen = 0, count = 0;
+  for (HeapNode* run = runs.first_from(bytes); run != runs.end() && cheapest == UINT64_MAX;) {
+    // Without branches: whether a run fits and is cheaper is a toss.
+    for (count = 0; count < candidates && run != runs.end(); ++count, run = run->bin_next) {
+      const std::uint64_t low = align_up(run->offset, alignment), end = run->offset + run->size;
+      const std::uint64_t place = from_top ? top - align_down(end - bytes, alignment) : low;
+      std::uint64_t fits = low + bytes <= end ? 1 : 0;
+      if (kSharing == Sharing::only_ready) fits &= group.ledger.ready(by.stream, run->freed) ? 1 : 0;
+      found[count] = run;
+      costs[count] = ((run->size & size_matters) + place) | (fits - 1);
+      take_if_less(costs[count], count, cheapest, chosen);
     }
+  }
+  const bool any_free = group.pieces.free_cells() != 0;
+  // 0.03 of a cell a cell, so a pinned cell is 1000 / 30 of them.
+  const std::uint64_t pinned_cell = (std::uint64_t{kCell} << cell_shift) / kMappedWeight;
+  Place best{nullptr, 0, 0};
+  std::uint64_t best_cost = UINT64_MAX;
+  while (cheapest < best_cost) {
+    HeapNode* const run = found[chosen];
+    const std::uint64_t low = align_up(run->offset, alignment);
+    const std::uint64_t high = align_down(run->offset + run->size - bytes, alignment);
+    const std::uint64_t cost =
+        kSharing == Sharing::some && !group.ledger.ready(by.stream, run->freed) ? cheapest + kWait : cheapest;
     // Whether there is a pin, which makes the other end worth a look.
-    const auto pinned_at = [&](std::uint64_t offset) {
-      const std::uint64_t cost = rest + (from_top ? top - offset : offset);
-      if (cost >= best_cost) return false;
+    const auto pinned_at = [&](std::uint64_t offset, std::uint64_t price) {
       const std::uint64_t pin = any_free ? static_cast<std::uint64_t>(pin_cells(offset, bytes)) * pinned_cell : 0;
-      if (cost + pin < best_cost) best_run = run, best_offset = offset, best_cost = cost + pin;
+      if (price + pin < best_cost) best.node = run, best.offset = offset, best_cost = price + pin;
       return pin != 0;
     };
-    const std::uint64_t high = align_down(end - bytes, alignment);
-    if (pinned_at(from_top ? high : low)) pinned_at(from_top ? low : high);
-  };
-  const int candidates = by.over == Over::ready ? INT_MAX : tight ? kTightCandidates : kRunCandidates;
-  // When none of the candidates has an aligned place, larger ones have.
-  for (std::uint64_t least = bytes, most = bytes + alignment - group.config.alignment;; least = most) {
-    runs.for_fitting(least, candidates, consider);
-    if (best_run != nullptr || least == most) break;
+    const bool pinned = pinned_at(from_top ? high : low, cost);
+    if (pinned) pinned_at(from_top ? low : high, cost + (high - low));
+    if (cheapest == best_cost) break;
+    costs[chosen] = cheapest = UINT64_MAX;
+    for (std::size_t i = 0; i < count; ++i) take_if_less(costs[i], i, cheapest, chosen);
   }
-  return {best_run, best_offset, 0};
+  return best;
 }
 
 PageHeap::Impl::Place PageHeap::Impl::best_mapped(std::uint64_t bytes, std::uint64_t alignment, Taker by) const {
   const bool shared = group.ledger.several() || by.stream != StreamIndex{};
-  return shared ? best_mapped_among<true>(bytes, alignment, by) : best_mapped_among<false>(bytes, alignment, by);
+  if (!shared) return best_mapped_among<Sharing::none>(bytes, alignment, by);
+  if (by.over == Over::any) return best_mapped_among<Sharing::some>(bytes, alignment, by);
+  return best_mapped_among<Sharing::only_ready>(bytes, alignment, by);
+}
+
+// Here, beside the search, so that it is one function with it.
+HeapNode* PageHeap::allocate_mapped(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
+  Impl::Place place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::any});
+  if (place.node != nullptr && !impl_->group.order(stream, place.node->freed, impl_->backing)) {
+    place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::ready});
+  }
+  return place.node == nullptr ? nullptr : impl_->carve(place.node, place.offset, bytes, stream);
 }
 
 // Price of a place in a hole: cells to be mapped + 0.3 x operations + 0.1 x pin + 0.1 x address.

@@ -7,6 +7,7 @@
 // A piece that becomes live stays listed until the list is walked: blocks come and go much more often than pieces move.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -41,7 +42,16 @@ class PieceTable {
   const PieceInfo& operator[](Index i) const { return pieces_[i]; }
   std::size_t slots() const { return pieces_.size(); }
 
-  // A free piece at `start` of `heap`.
+  // Makes sure that so many pieces can be added, and that all can be erased, without the host's memory. Throws
+  // std::bad_alloc.
+  void reserve(std::size_t count) {
+    if (unused_.size() >= count) return;
+    const std::size_t slots = pieces_.size() + count - unused_.size();
+    if (slots > pieces_.capacity()) pieces_.reserve(std::max(slots, 2 * pieces_.capacity()));
+    unused_.reserve(pieces_.capacity());
+  }
+
+  // A free piece at `start` of `heap`. pre: reserve().
   Index add(Piece id, PageHeap* heap, std::uint32_t start, std::uint32_t cells) {
     Index i;
     if (unused_.empty()) {

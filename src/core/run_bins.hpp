@@ -1,5 +1,5 @@
-// RunBins: the free mapped runs of a heap by size: 16 bins a doubling, a bitmap over the bins, a list in each.
-// Does not own the nodes. Called by PageHeap alone, under the device's lock.
+// RunBins: the free mapped runs of a heap by size: 16 bins a doubling, one list through all of them, small bins first,
+// and a bitmap over the bins. Does not own the nodes. Called by PageHeap alone, under the device's lock.
 #pragma once
 
 #include <array>
@@ -12,24 +12,39 @@ namespace cistern::core {
 
 class RunBins {
  public:
+  RunBins() {
+    front_.bin_next = &end_;
+    end_.bin_prev = &front_;
+    front_.bin = end_.bin = kBins;
+  }
+  RunBins(const RunBins&) = delete;
+  RunBins& operator=(const RunBins&) = delete;
+
   void insert(HeapNode* node) {
     const std::uint32_t bin = bin_of(node->size);
     node->bin = static_cast<std::uint16_t>(bin);
-    node->bin_prev = nullptr;
-    node->bin_next = heads_[bin];
-    if (heads_[bin] != nullptr) heads_[bin]->bin_prev = node;
+    HeapNode* const next = head_from(bin);
+    HeapNode* const prev = next->bin_prev;
+    node->bin_prev = prev;
+    node->bin_next = next;
+    prev->bin_next = node;
+    next->bin_prev = node;
     heads_[bin] = node;
     bits_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+    words_ |= 1u << (bin / 64);
   }
 
   void remove(HeapNode* node) {
-    if (node->bin_next != nullptr) node->bin_next->bin_prev = node->bin_prev;
-    if (node->bin_prev != nullptr) {
-      node->bin_prev->bin_next = node->bin_next;
-    } else {
-      heads_[node->bin] = node->bin_next;
-      if (node->bin_next == nullptr) bits_[node->bin / 64] &= ~(std::uint64_t{1} << (node->bin % 64));
-    }
+    HeapNode* const next = node->bin_next;
+    node->bin_prev->bin_next = next;
+    next->bin_prev = node->bin_prev;
+    const std::uint32_t bin = node->bin;
+    if (heads_[bin] != node) return;
+    heads_[bin] = next;
+    if (next->bin == bin) return;
+    std::uint64_t& word = bits_[bin / 64];
+    word &= ~(std::uint64_t{1} << (bin % 64));
+    if (word == 0) words_ &= ~(1u << (bin / 64));
   }
 
   // The node, which is in its bin, has `size` bytes from now on.
@@ -43,38 +58,19 @@ class RunBins {
     insert(node);
   }
 
-  // Calls f for up to `limit` runs of at least `size` bytes, smaller bins first.
-  template <class F>
-  void for_fitting(std::uint64_t size, int limit, F&& f) const {
-    const std::uint32_t first = bin_of(size);
-    std::uint32_t w = first / 64;
-    std::uint64_t word = bits_[w] & (~std::uint64_t{0} << (first % 64));
-    for (;;) {
-      for (; word != 0; word &= word - 1) {
-        for (HeapNode* n = heads_[w * 64 + static_cast<std::uint32_t>(std::countr_zero(word))]; n != nullptr;
-             n = n->bin_next) {
-          if (n->size < size) continue;  // In the first bin.
-          f(n);
-          if (--limit == 0) return;
-        }
-      }
-      if (++w == kWords) return;
-      word = bits_[w];
-    }
-  }
+  // The first of the runs among which those of at least `size` bytes are; the others of them follow through bin_next
+  // until end(). Those of the first bin may be smaller.
+  HeapNode* first_from(std::uint64_t size) const { return head_from(bin_of(size)); }
+  const HeapNode* end() const { return &end_; }
 
   // The largest run, or null.
   HeapNode* largest() const {
-    for (std::uint32_t w = kWords; w-- > 0;) {
-      if (bits_[w] == 0) continue;
-      const std::uint32_t bin = w * 64 + 63 - static_cast<std::uint32_t>(std::countl_zero(bits_[w]));
-      HeapNode* best = heads_[bin];
-      for (HeapNode* n = best; n != nullptr; n = n->bin_next) {
-        if (n->size > best->size) best = n;
-      }
-      return best;
+    HeapNode* best = end_.bin_prev;
+    if (best == &front_) return nullptr;
+    for (HeapNode* n = best->bin_prev; n->bin == best->bin; n = n->bin_prev) {
+      if (n->size > best->size) best = n;
     }
-    return nullptr;
+    return best;
   }
 
   // Unit is 64 bytes. Below 16 units each size has its bin; above, 16 bins a doubling.
@@ -89,8 +85,23 @@ class RunBins {
   static constexpr std::uint32_t kBins = 16 * 48;  // Up to 2^56 bytes.
   static constexpr std::uint32_t kWords = kBins / 64;
 
-  std::array<HeapNode*, kBins> heads_{};
+  // The first run of the bin or a larger one; the end when there is none.
+  HeapNode* head_from(std::uint32_t bin) const {
+    std::uint32_t w = bin / 64;
+    std::uint64_t word = bits_[w] & (~std::uint64_t{0} << (bin % 64));
+    if (word == 0) {
+      const std::uint32_t more = words_ & (~std::uint32_t{1} << w);
+      if (more == 0) return const_cast<HeapNode*>(&end_);
+      w = static_cast<std::uint32_t>(std::countr_zero(more));
+      word = bits_[w];
+    }
+    return heads_[w * 64 + static_cast<std::uint32_t>(std::countr_zero(word))];
+  }
+
+  std::array<HeapNode*, kBins> heads_;  // Of bins whose bit is set.
   std::array<std::uint64_t, kWords> bits_{};
+  std::uint32_t words_ = 0;  // Those of `bits_` that are not 0.
+  HeapNode front_, end_;     // Before the first and after the last.
 };
 
 }  // namespace cistern::core

@@ -78,9 +78,9 @@ class alignas(4096) ThreadCache {
 
   void set_up(const SizeClasses& classes);
 
-  // The cache in which a bin lies. `owner` may have kAttention set.
+  // The cache in which a bin lies. `owner` may have kOwnerBits set.
   static ThreadCache* of(std::uintptr_t owner) {
-    return reinterpret_cast<ThreadCache*>(owner & ~kAttention & ~(alignof(ThreadCache) - 1));
+    return reinterpret_cast<ThreadCache*>(owner & ~kOwnerBits & ~(alignof(ThreadCache) - 1));
   }
   std::uintptr_t owner_of_bin(std::size_t index) const { return reinterpret_cast<std::uintptr_t>(&bins[index]); }
 
@@ -158,8 +158,9 @@ class alignas(4096) ThreadCache {
     } while (!lane.compare_exchange_weak(head, block, std::memory_order_release, std::memory_order_relaxed));
   }
   bool inbox_empty() const {
-    return std::all_of(inbox.begin(), inbox.end(),
-                       [](const auto& lane) { return lane.load(std::memory_order_relaxed) == nullptr; });
+    std::uintptr_t any = 0;  // Without a branch a list.
+    for (const auto& lane : inbox) any |= reinterpret_cast<std::uintptr_t>(lane.load(std::memory_order_relaxed));
+    return any == 0;
   }
   // Takes everything out of the inbox, as one list; null when it is empty. The result is for complete().
   Block* take_inbox();

@@ -17,14 +17,19 @@ Control::Control(const PlanOptions& options)
     has_deadline_ = false;
   } else {
     deadline_ = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    stop_at_ = deadline_;
   }
 }
 
 bool Control::stopped() const noexcept {
   if (stopped_.load(std::memory_order_relaxed)) return true;
-  if (!has_deadline_ || Clock::now() < deadline_) return false;
+  if (!has_deadline_ || Clock::now() < stop_at_) return false;
   stopped_.store(true, std::memory_order_relaxed);
   return true;
+}
+
+void Control::keep(double seconds) noexcept {
+  stop_at_ = deadline_ - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 double Control::seconds() const noexcept { return std::chrono::duration<double>(Clock::now() - start_).count(); }

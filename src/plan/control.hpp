@@ -18,6 +18,9 @@ class Control {
   // most.
   bool stopped() const noexcept;
 
+  // Seconds before the deadline at which to stop, for work that follows in any case. Replaces what was kept before.
+  void keep(double seconds) noexcept;
+
   // Work left in the node budget.
   std::uint64_t left() const noexcept { return nodes_ >= budget_ ? 0 : budget_ - nodes_; }
   bool exhausted() const noexcept { return left() == 0 || stopped(); }
@@ -33,6 +36,7 @@ class Control {
   const PlanOptions& options_;
   Clock::time_point start_;
   Clock::time_point deadline_;
+  Clock::time_point stop_at_;  // deadline_ less what is kept
   bool has_deadline_ = true;
   std::uint64_t budget_;
   std::uint64_t nodes_ = 0;

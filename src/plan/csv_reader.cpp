@@ -1,7 +1,10 @@
 // Reads planning problems from CSV. Understands RFC 4180 quoting, both line ends and a byte order mark; says file, line
 // and what was expected. No state, no locking; any code may call it.
+#include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <unordered_map>
 
 #include "cistern/error.hpp"
@@ -14,12 +17,37 @@ enum Column { kId, kLower, kUpper, kSize, kAlignment, kHint, kOffset, kGaps, kCo
 
 constexpr const char* kColumnNames[kColumns] = {"id", "lower", "upper", "size", "alignment", "hint", "offset", "gaps"};
 
-// Text from a file, shortened and cleaned so that a message stays one readable line.
+// A byte that a terminal cannot show.
+std::string hex(char c) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  const auto byte = static_cast<unsigned char>(c);
+  return std::string("\\x") + kDigits[byte / 16] + kDigits[byte % 16];
+}
+
+// Bytes of the character of UTF-8 at the start of `text`; 0: there is none.
+std::size_t character(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  const std::size_t bytes = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  if (bytes > text.size()) return 0;
+  for (std::size_t k = 1; k < bytes; ++k) {
+    if ((static_cast<unsigned char>(text[k]) & 0xC0) != 0x80) return 0;
+  }
+  // Control characters, those from 0x80 to 0x9F among them.
+  if (lead < 0x20 || lead == 0x7F || (lead == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0)) return 0;
+  return bytes;
+}
+
+// Text from a file, shortened, and what cannot be printed as \xNN: a message stays one readable line.
 std::string shown(std::string_view text) {
   constexpr std::size_t kMost = 40;
   std::string out = "'";
-  for (const char c : text.substr(0, kMost)) out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-  return out + (text.size() > kMost ? "...'" : "'");
+  std::size_t at = 0;
+  while (at < text.size() && at < kMost) {
+    const std::size_t bytes = character(text.substr(at));
+    out += bytes == 0 ? hex(text[at]) : std::string(text.substr(at, bytes));
+    at += std::max<std::size_t>(bytes, 1);
+  }
+  return out + (at < text.size() ? "...'" : "'");
 }
 
 class Reader {
@@ -29,6 +57,7 @@ class Reader {
   }
 
   PlanProblem read() {
+    check_text();
     read_header();
     PlanProblem problem;
     while (next_record()) {
@@ -51,6 +80,17 @@ class Reader {
  private:
   [[noreturn]] void fail(std::size_t line, const std::string& what) const {
     throw invalid_argument(name_ + ":" + std::to_string(line) + ": " + what);
+  }
+
+  void check_text() const {
+    if (text_.starts_with("\x1F\x8B")) {
+      fail(1, "expected csv text, found gzip data; unpack it first (cistern plan reads it as it is)");
+    }
+    const std::size_t zero = text_.find('\0');
+    if (zero == std::string_view::npos) return;
+    const auto lines = std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(zero), '\n');
+    fail(static_cast<std::size_t>(lines) + 1, "expected csv text (id,lower,upper,size), found binary data: byte " +
+                                                  std::to_string(zero) + " is " + hex('\0'));
   }
 
   // One record into fields_; false at the end of the text. A quoted field may hold commas, quotes (doubled), line ends.
@@ -106,6 +146,9 @@ class Reader {
         {"start", kLower}, {"upper", kUpper},   {"end", kUpper},    {"size", kSize},   {"alignment", kAlignment},
         {"hint", kHint},   {"offset", kOffset}, {"gaps", kGaps}};
     bool present[kColumns] = {};
+    const auto named = [&](Column c) {
+      return static_cast<std::size_t>(std::find(columns_.begin(), columns_.end(), c) - columns_.begin());
+    };
     for (const std::string& field : fields_) {
       const auto it = known.find(field);
       if (it == known.end()) {
@@ -113,12 +156,14 @@ class Reader {
              "unknown column " + shown(field) + "; expected id, lower, upper, size, alignment, hint, offset or gaps");
       }
       if (present[it->second]) {
-        fail(record_line_, std::string("expected one column '") + kColumnNames[it->second] + "', found two");
+        fail(record_line_, std::string("expected one column for '") + kColumnNames[it->second] + "', found " +
+                               shown(fields_[named(it->second)]) + " and " + shown(field));
       }
       present[it->second] = true;
       columns_.push_back(it->second);
       if (field == "end") inclusive_ = 1;
     }
+    names_ = fields_;
     for (const Column c : {kId, kLower, kUpper, kSize}) {
       if (!present[c]) fail(record_line_, std::string("expected a column '") + kColumnNames[c] + "'");
     }
@@ -154,10 +199,10 @@ class Reader {
           problem.ids.push_back(field);
           break;
         case kLower:
-          b.lower = number(field, "lower");
+          b.lower = number(field, names_[k].c_str());
           break;
         case kUpper:
-          b.upper = last_instant(field, "upper");
+          b.upper = last_instant(field, names_[k].c_str());
           break;
         case kSize:
           b.size = number(field, "size");
@@ -234,6 +279,7 @@ class Reader {
   std::size_t record_line_ = 1;
   std::int64_t inclusive_ = 0;  // 1: the column "end" names the last instant of the life
   std::vector<Column> columns_;
+  std::vector<std::string> names_;  // of the columns, as the header has them
   std::vector<std::string> fields_;
   std::vector<std::size_t> lines_;  // of each buffer
 };
@@ -243,6 +289,9 @@ class Reader {
 PlanProblem parse_plan_csv(std::string_view text, const std::string& name) { return Reader(text, name).read(); }
 
 PlanProblem read_plan_csv(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown))
+    throw invalid_argument(path + ": found a directory, expected a file");
   std::ifstream in(path, std::ios::binary);
   if (!in) throw invalid_argument(path + ": expected a file that can be read");
   std::string text, part(std::size_t{1} << 16, '\0');

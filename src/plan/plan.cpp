@@ -54,9 +54,15 @@ class Planner {
     if (options.capacity) capacity_ = *options.capacity / whole_.unit;
   }
 
-  PlanResult run() {
+  // pre: `setup` seconds were spent so far. The answer is checked before it is returned, and a plan that takes too long
+  // is given up for one that takes little: both cost about as much as the setup, and end by the deadline, too.
+  PlanResult run(double setup) {
+    constexpr double kCheck = 1;
+    constexpr double kQuickPlan = 1.5;
+    control_.keep((kCheck + kQuickPlan) * setup);
     for (Portfolio& part : parts_) part.begin(control_);
     report();
+    control_.keep(kCheck * setup);
     while (!finished() && !control_.exhausted()) {
       Portfolio& part = highest();
       const Bytes before = part.peak();
@@ -148,9 +154,10 @@ const char* to_string(PlanStatus status) noexcept {
 
 PlanResult plan(const PlanProblem& problem, const PlanOptions& options) {
   check_options(options);
-  if (const auto fault = check_problem(problem)) throw_fault(problem, *fault);
   Control control(options);
-  PlanResult result = Planner(problem, options, control).run();
+  if (const auto fault = check_problem(problem)) throw_fault(problem, *fault);
+  Planner planner(problem, options, control);
+  PlanResult result = planner.run(control.seconds());
   // The planner's own answer is not trusted either.
   const bool within = result.status == PlanStatus::feasible || result.status == PlanStatus::optimal;
   if (const auto fault = validate_plan(problem, result.offsets, within ? options.capacity : std::nullopt)) {

@@ -200,7 +200,11 @@ void Portfolio::skylines(Bytes goal, Fixed which, Control& control) {
     }
   }
   const std::size_t tasks = std::min<std::size_t>(recipes.size(), static_cast<std::size_t>(control.left() / n) + 1);
-  for (const SkylineRecipe& r : recipes) order(r.order);
+  for (const SkylineRecipe& r : recipes) {
+    if (control.stopped()) return;
+    order(r.order);
+  }
+  if (control.stopped()) return;
   if (!mirror_) mirror_ = std::make_unique<Strip>(mirrored(strip_));
   struct Best {
     Bytes peak = INT64_MAX;

@@ -122,7 +122,7 @@ std::size_t SpanTree::few_inside(std::int32_t from, std::int32_t to, std::int32_
                                  std::int32_t* out) const {
   const std::int32_t most_first = section < 0 ? INT32_MAX : section;
   const std::int32_t least_last = section < 0 ? 0 : section + 1;
-  std::int32_t ranks[kFew];
+  std::int32_t ranks[kFew] = {};
   std::size_t found = 0;
   const auto add = [&](std::int32_t rank, std::int32_t box) {
     std::size_t at = found < count ? found++ : found - 1;

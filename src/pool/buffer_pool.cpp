@@ -48,7 +48,6 @@ TypedBuffer add_registered(pooling::PoolCore& core, Buffer buffer, bool owned, D
     refuse(what, "the buffer has " + std::to_string(buffer.size()) + " bytes, " + std::string(name_of(dtype)) +
                      to_string(shape) + " needs " + std::to_string(bytes));
   }
-  if (core.is_registered(buffer)) refuse(what, "the buffer is registered already");
   return detail::HandleAccess::make(core.add_registered(buffer, owned, bytes, dtype), 0, bytes, dtype, shape);
 }
 
@@ -81,6 +80,7 @@ BufferPool::~BufferPool() { core_->close(); }
 
 detail::PoolBucket* BufferPool::find_exact(std::size_t byte_len) const noexcept { return core_->find_exact(byte_len); }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the shape by value, as declared, for the caller's sake.
 TypedBuffer BufferPool::alloc_slow(std::size_t byte_len, DType dtype, Shape shape) {
   std::size_t need = 0;
   if (!is_valid(dtype) || !shape.count_bytes(size_of(dtype), need) || need != byte_len ||
@@ -132,7 +132,7 @@ void BufferPool::alloc_batch(std::span<const BufferRequest> requests, std::span<
     while (first != nullptr) core_->recycle(*std::exchange(first, detail::detail_of(*first).next));
     throw;
   }
-  for (std::size_t i = 0; i < requests.size(); ++i) {
+  for (std::size_t i = 0; first != nullptr; ++i) {
     const BufferRequest& request = requests[i];
     detail::Slot* slot = std::exchange(first, detail::detail_of(*first).next);
     out[i] = detail::HandleAccess::make(slot, 0, request.byte_len, request.dtype, request.shape);

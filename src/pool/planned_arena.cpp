@@ -123,7 +123,7 @@ void PlannedArena::learn(std::span<const ArenaLife> cycle) {
     }
     recording.push_back({life.byte_len, life.byte_len, static_cast<std::uint32_t>(life.dead_at), 0, false});
   }
-  core_->learn(std::move(recording));
+  core_->learn(recording);
 }
 
 void PlannedArena::clear() { core_->clear(); }

@@ -164,12 +164,19 @@ bool ArenaCore::switch_shape(std::size_t bytes) {
 
 void ArenaCore::release(TypedBuffer& buffer) {
   Slot* slot = HandleAccess::slot(buffer);
-  const auto refuse = [](const char* why) { throw invalid_argument(std::string("PlannedArena::release: ") + why); };
+  const auto refuse = [](const std::string& why) { throw invalid_argument("PlannedArena::release: " + why); };
   if (slot == nullptr) refuse("the handle is empty (released before, or never filled)");
   detail::SlotOwner* const owner = detail_of(*slot).owner;
   if (owner->pool_id() != id_) {
     const bool last = detail::handle_count(*slot) == 1;
-    pool_.release(buffer);
+    try {
+      pool_.release(buffer);
+    } catch (const invalid_argument& error) {
+      // The caller knows no pool.
+      constexpr std::string_view kPool = "BufferPool::release: ";
+      const std::string_view text = error.what();
+      refuse(std::string(text.substr(text.starts_with(kPool) ? kPool.size() : 0)));
+    }
     if (recording_ && last) recorder_.released(slot);
     return;
   }
@@ -262,7 +269,7 @@ void ArenaCore::clear() {
   recorder_ = Recorder();
   recorder_.begin_cycle(false);
   recording_ = matched_all_ = true;
-  recorded_last_ = asked_ = departed_ = pool_used_ = false;
+  recorded_last_ = displaced_ = asked_ = departed_ = pool_used_ = false;
   missed_ = unmatched_ = 0;
   ragged_ = clean_ = in_vain_ = pause_ = 0;
   last_number_ = 0;

@@ -42,7 +42,7 @@ class ArenaCore {
   void end_cycle();
   bool in_cycle() const noexcept { return asked_ || position() != first_; }
   void finish_planning();
-  void learn(Recording recording);
+  void learn(const Recording& recording);
   void clear();
 
   ArenaFigures figures() const;
@@ -95,7 +95,7 @@ class ArenaCore {
   void set_attention() noexcept;
 
   void learn_recorded();
-  Cycle& shape_like(const Recording& recording);
+  Cycle* shape_like(const Recording& recording, bool must);
   void start_plan(Cycle& cycle);
   void finish_job();
   // Returns why the plan is not in service, else null.
@@ -132,6 +132,7 @@ class ArenaCore {
   bool pool_used_ = false;
   bool recording_ = true;
   bool recorded_last_ = false;  // The cycle before was recorded.
+  bool displaced_ = false;      // A shape took the place of one with a plan, since the last plan.
 
   unsigned ragged_ = 0;            // Cycles with departures, one after the other.
   unsigned clean_ = 0;             // Cycles without, likewise.

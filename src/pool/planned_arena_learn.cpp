@@ -11,6 +11,7 @@ namespace {
 
 constexpr unsigned kMostPatience = 256;
 constexpr unsigned kCalm = 8;     // Clean cycles after which a change is met with the first patience again.
+constexpr unsigned kInUse = 8;    // Cycles: a shape that was used so lately keeps its place.
 constexpr unsigned kInVain = 16;  // Recorded cycles without a plan after which recording pauses.
 
 }  // namespace
@@ -21,21 +22,26 @@ ArenaCore::Cycle* ArenaCore::find(std::uint64_t number) noexcept {
   return it == cycles_.end() ? nullptr : it->get();
 }
 
-// The shape that the recording is of, merged with it, or a new one.
-ArenaCore::Cycle& ArenaCore::shape_like(const Recording& recording) {
+// The shape that the recording is of, merged with it, or a new one. Null: there is no place for a new one, unless it
+// `must` be kept. Shapes in use keep their places: by turns, they would drive each other out before any is planned.
+ArenaCore::Cycle* ArenaCore::shape_like(const Recording& recording, bool must) {
   for (const auto& cycle : cycles_) {
     if (!alike(cycle->recording, recording)) continue;
     merge(cycle->recording, recording);
     ++cycle->seen;
-    return *cycle;
+    return cycle.get();
   }
   if (cycles_.size() >= std::max(options_.max_shapes, 1u)) {
     // One that was never planned, else the one not used for longest.
     const auto oldest = std::min_element(cycles_.begin(), cycles_.end(), [](const auto& a, const auto& b) {
       return std::pair(a->plan != nullptr, a->last_used) < std::pair(b->plan != nullptr, b->last_used);
     });
+    if (!must && (*oldest)->last_used + kInUse > figures_.cycles) return nullptr;
     if (oldest->get() == current_) follow(nullptr);
-    if ((*oldest)->plan != nullptr) (*oldest)->plan->close();
+    if ((*oldest)->plan != nullptr) {
+      (*oldest)->plan->close();
+      displaced_ = true;
+    }
     cycles_.erase(oldest);
   }
   auto cycle = std::make_unique<Cycle>();
@@ -43,7 +49,7 @@ ArenaCore::Cycle& ArenaCore::shape_like(const Recording& recording) {
   cycle->number = next_number_++;
   cycle->seen = 1;
   cycles_.push_back(std::move(cycle));
-  return *cycles_.back();
+  return cycles_.back().get();
 }
 
 void ArenaCore::learn_recorded() {
@@ -61,7 +67,12 @@ void ArenaCore::learn_recorded() {
       }
     }
   }
-  Cycle& cycle = shape_like(recording);
+  Cycle* const shape = shape_like(recording, false);
+  if (shape == nullptr) {
+    in_vain_ += kInVain / 4;
+    return;
+  }
+  Cycle& cycle = *shape;
   cycle.last_used = figures_.cycles + 1;
   if (cycle.plan != nullptr) cycle.plan->note_pool_only(cycle.recording);
   const bool enough = cycle.seen >= options_.record_cycles &&
@@ -143,9 +154,9 @@ void ArenaCore::finish_planning() {
   set_attention();
 }
 
-void ArenaCore::learn(Recording recording) {
+void ArenaCore::learn(const Recording& recording) {
   stop_job();
-  Cycle& cycle = shape_like(recording);
+  Cycle& cycle = *shape_like(recording, true);
   cycle.seen = std::max(cycle.seen, options_.record_cycles);
   cycle.last_used = figures_.cycles;
   PlanJob job;
@@ -163,13 +174,16 @@ void ArenaCore::learn(Recording recording) {
 void ArenaCore::decide_recording(bool was_recording, bool planned) {
   const bool any = std::any_of(cycles_.begin(), cycles_.end(), [](const auto& c) { return c->plan != nullptr; });
   ragged_ = departed_ ? ragged_ + 1 : 0;
-  clean_ = departed_ ? 0 : clean_ + 1;
+  clean_ = departed_ || plan_ == nullptr ? 0 : clean_ + 1;
   if (clean_ >= kCalm) patience_ = std::max(options_.replan_after, 1u);
   if (was_recording) ++in_vain_;
   if (planned) {
     ragged_ = in_vain_ = 0;
     // A loop that changes all the time is not worth a plan each time.
     if (any) patience_ = std::min(patience_ * 2, kMostPatience);
+    // More shapes than are kept: else they would take each other's place in every cycle.
+    if (displaced_) pause_ = patience_ + 1;
+    displaced_ = false;
   } else if (in_vain_ >= kInVain) {
     ragged_ = in_vain_ = 0;
     pause_ = patience_ + 1;

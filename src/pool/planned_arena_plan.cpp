@@ -8,6 +8,9 @@
 #include <queue>
 #include <utility>
 
+#include "allocator/kept_buffers.hpp"
+#include "cistern/error.hpp"
+#include "cistern/memory.hpp"
 #include "pool/heavy_fence.hpp"
 #include "pool/slot_store.hpp"
 
@@ -20,6 +23,15 @@ namespace {
 
 // Handles, or work on another stream that the slab's bytes must wait for.
 bool in_use(const Slot& slot) noexcept { return detail::users_of(slot) != 0; }
+
+// Bytes of a plan's slab. Throws out_of_memory for more than any device could have.
+std::size_t slab_size(std::int64_t peak, std::size_t alignment, Device device) {
+  const auto units = static_cast<std::size_t>(peak);
+  if (units <= detail::kMaxRequest / alignment) return units * alignment;
+  throw out_of_memory("cistern: PlannedArena: the plan needs " + std::to_string(units) + " times " +
+                          std::to_string(alignment) + " bytes, more than any device could have",
+                      units > SIZE_MAX / alignment ? SIZE_MAX : units * alignment, get_memory_limit(device));
+}
 
 // What may live on into the next cycle: there, the first steps of its slot come before its end.
 bool has_own_slot(const Recording& recording, std::uint32_t step) noexcept {
@@ -34,7 +46,7 @@ ArenaPlan::ArenaPlan(Allocator& allocator, const Stream& stream, std::uint64_t a
     : SlotOwner(arena_id),
       allocator_(allocator),
       stream_(stream),
-      slab_bytes_(static_cast<std::size_t>(peak) * alignment),
+      slab_bytes_(slab_size(peak, alignment, stream.device())),
       cells_(recording.size() + 1),
       infos_(recording.size()) {
   for (std::size_t i = 0; i < recording.size(); ++i) {
@@ -54,6 +66,7 @@ ArenaPlan::ArenaPlan(Allocator& allocator, const Stream& stream, std::uint64_t a
   }
   held_.reserve(infos_.size());
   slab_ = allocator_.malloc(slab_bytes_, stream_);
+  slab_kept_ = allocation::keep(slab_, allocation::Keeper::slab) == allocation::Keeper::none;
   try {
     share_slots(recording);
     take_slots_for_tracks();
@@ -340,10 +353,11 @@ void ArenaPlan::give_slots_back() noexcept {
 }
 
 void ArenaPlan::free_slab() noexcept {
+  if (slab_kept_) allocation::let_go(slab_);
   try {
     allocator_.free(slab_);
   } catch (const std::exception&) {
-    // Somebody freed the slab by a plain handle: it is gone already, and this may run in a destructor.
+    // The allocator's fault; this may run in a destructor.
   }
 }
 

@@ -123,6 +123,7 @@ class ArenaPlan final : public detail::SlotOwner {
   Allocator& allocator_;
   const Stream stream_;
   Buffer slab_;
+  bool slab_kept_ = false;  // The allocator takes no other free of it.
   std::size_t slab_bytes_ = 0;
   bool forgotten_ = false;
   std::uint32_t first_ = 0;

@@ -6,12 +6,14 @@
 #include <exception>
 #include <utility>
 
+#include "allocator/kept_buffers.hpp"
 #include "cistern/error.hpp"
 #include "pool/heavy_fence.hpp"
 #include "pool/slot_store.hpp"
 
 namespace cistern::pooling {
 
+using allocation::Keeper;
 using detail::detail_of;
 using detail::handle_count;
 using detail::kUsedElsewhere;
@@ -131,6 +133,8 @@ Bucket& PoolCore::refill(std::size_t bytes) {
   detail.buffer = buffer;
   detail.bucket = static_cast<std::uint32_t>(bucket - front_.buckets.data());
   detail.owned = true;
+  // Not so when the allocator takes its memory from a pool itself.
+  detail.kept = allocation::keep(buffer, Keeper::pool) == Keeper::none;
   slot.host = on_cpu_ ? static_cast<std::byte*>(buffer.ptr()) : nullptr;
   // What lies behind the request stays untouched, so that rounding up costs address space and no pages.
   if (on_cpu_ && !options_.zero_on_reuse) std::memset(slot.host, 0, bytes);
@@ -301,11 +305,12 @@ void PoolCore::trim() noexcept {
 
 void PoolCore::free_memory(Slot& slot) noexcept {
   const SlotDetail& detail = detail_of(slot);
+  if (detail.kept) allocation::let_go(detail.buffer);
   if (!detail.owned) return;
   try {
     allocator_.free(detail.buffer);
   } catch (const std::exception&) {
-    // Somebody freed the pool's buffer by its plain handle: it is gone already, and this may run in a destructor.
+    // The allocator's fault; this may run in a destructor.
   }
 }
 
@@ -359,14 +364,13 @@ void PoolCore::let_go() noexcept {
 // --- Registered buffers
 // -----------------------------------------------------------------------------------------------
 
-bool PoolCore::is_registered(Buffer buffer) const {
-  return std::any_of(registered_.begin(), registered_.end(),
-                     [&](const Slot* slot) { return detail_of(*slot).buffer == buffer; });
-}
-
 Slot* PoolCore::add_registered(Buffer buffer, bool owned, std::size_t bytes, DType dtype) {
   reserve_slot();
   if (registered_.size() == registered_.capacity()) registered_.reserve(registered_.size() * 2 + 8);
+  if (const Keeper by = allocation::keep(buffer, Keeper::registered); by != Keeper::none) {
+    throw invalid_argument("BufferPool::register_existing: the buffer is " + allocation::to_string(by) +
+                           "; expected one that nobody keeps");
+  }
   Slot& slot = pop_slot();
   registered_.push_back(&slot);
   registered_bytes_ += bytes;
@@ -374,6 +378,7 @@ Slot* PoolCore::add_registered(Buffer buffer, bool owned, std::size_t bytes, DTy
   detail.owner = this;
   detail.buffer = buffer;
   detail.owned = owned;
+  detail.kept = true;
   slot.host = on_cpu_ ? static_cast<std::byte*>(buffer.ptr()) : nullptr;
   slot.dtype = dtype;
   slot.state = SlotState::registered;

@@ -50,8 +50,8 @@ class PoolCore final : public detail::SlotOwner {
   // Lists every escaped buffer that has no handle any more.
   void collect() noexcept;
 
+  // Throws invalid_argument when somebody keeps the buffer already. pre: it is live.
   detail::Slot* add_registered(Buffer buffer, bool owned, std::size_t bytes, DType dtype);
-  bool is_registered(Buffer buffer) const;
 
   // The bucket of a size seen before (mode `exact`), or null.
   Bucket* find_exact(std::size_t bytes) noexcept;
@@ -74,6 +74,9 @@ class PoolCore final : public detail::SlotOwner {
   void retire(detail::Slot& slot) noexcept override;
   void record_use(detail::Slot& slot, const Stream& stream) override;
 
+ protected:
+  ~PoolCore() = default;  // It ends itself: let_go().
+
  private:
   // An entry of the table of mode `exact`; open addressing.
   struct Exact {
@@ -81,8 +84,6 @@ class PoolCore final : public detail::SlotOwner {
     std::uint32_t bucket = 0;
     bool taken = false;
   };
-
-  ~PoolCore() = default;
 
   Bucket* find(std::size_t bytes) noexcept;
   std::size_t exact_place(std::size_t bytes) const noexcept;

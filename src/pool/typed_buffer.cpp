@@ -29,6 +29,12 @@ void check_dtype(DType dtype, const char* what) {
   }
 }
 
+[[noreturn]] void fail_outside(const char* what, DType dtype, const Shape& shape, std::size_t byte_offset,
+                               const TypedBuffer& whole) {
+  throw invalid_argument(std::string("TypedBuffer::") + what + ": " + describe(dtype, shape) + " at byte " +
+                         std::to_string(byte_offset) + " does not lie within " + to_string(whole));
+}
+
 }  // namespace
 
 Shape::Shape(std::span<const std::size_t> dims) {
@@ -97,7 +103,13 @@ std::string to_string(const TypedBuffer& buffer) {
 
 TypedBuffer TypedBuffer::slice_view(std::size_t byte_offset, std::size_t elements) const {
   check_not_empty(*this, "slice_view");
-  return view(byte_offset, bits_.extents.dtype(), Shape(elements));
+  const DType dtype = bits_.extents.dtype();
+  const Shape shape(elements);
+  std::size_t bytes = 0;
+  const bool within = shape.count_bytes(size_of(dtype), bytes) && byte_offset <= bits_.byte_len &&
+                      bytes <= bits_.byte_len - byte_offset;
+  if (!within) fail_outside("slice_view", dtype, shape, byte_offset, *this);
+  return view(byte_offset, dtype, shape);
 }
 
 TypedBuffer TypedBuffer::view(std::size_t byte_offset, DType dtype, const Shape& shape) const {
@@ -106,8 +118,7 @@ TypedBuffer TypedBuffer::view(std::size_t byte_offset, DType dtype, const Shape&
   std::size_t bytes = 0;
   if (!shape.count_bytes(size_of(dtype), bytes) || byte_offset > bits_.byte_len ||
       bytes > bits_.byte_len - byte_offset) {
-    throw invalid_argument("TypedBuffer::view: " + describe(dtype, shape) + " at byte " + std::to_string(byte_offset) +
-                           " does not lie within " + to_string(*this));
+    fail_outside("view", dtype, shape, byte_offset, *this);
   }
   TypedBuffer part(*this);
   part.bits_.address += byte_offset;

@@ -276,6 +276,7 @@ class PlannedMemory : public PooledMemory {
 };
 
 template <class Memory>
+// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): Target's is virtual; LaneTarget depends on Memory.
 class AllocatorTarget final : public LaneTarget<Memory> {
  public:
   AllocatorTarget(const TargetOptions& options, const Program& program) : device_(options, program) {

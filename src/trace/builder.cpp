@@ -21,7 +21,9 @@ void TraceBuilder::fail(const std::string& found, const std::string& expected) c
 std::uint16_t TraceBuilder::find_stream(std::uint64_t native) {
   const auto [it, fresh] = stream_numbers_.try_emplace(native, static_cast<std::uint16_t>(streams_.size()));
   if (fresh) {
-    if (streams_.size() > UINT16_MAX) fail("stream number 65537", "at most 65536 streams");
+    if (streams_.size() == kMaxStreams) {
+      fail(fmt::format("stream number {}", kMaxStreams + 1), fmt::format("at most {} streams", kMaxStreams));
+    }
     streams_.push_back(native);
   }
   last_native_ = native;

@@ -2,6 +2,7 @@
 // and refuses what no trace may hold. Used by every reader and generator. One thread; no locking.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -10,6 +11,10 @@
 #include "cistern/trace.hpp"
 
 namespace cistern::trace {
+
+// What a trace can hold.
+inline constexpr std::uint32_t kMaxEvents = std::uint32_t{1} << 31;
+inline constexpr std::size_t kMaxStreams = std::size_t{UINT16_MAX} + 1;
 
 // State of an id: unknown -> live (allocate) -> freed (free). Nothing leads back: an id is used once.
 class TraceBuilder {
@@ -50,8 +55,7 @@ class TraceBuilder {
   Trace finish(std::string name);
 
  private:
-  static constexpr std::uint32_t kFreed = std::uint32_t{1} << 31;
-  static constexpr std::uint32_t kMaxEvents = kFreed;  // Event numbers share 32 bits with the flag.
+  static constexpr std::uint32_t kFreed = kMaxEvents;  // Event numbers share 32 bits with the flag.
 
   std::uint16_t find_stream(std::uint64_t native);
   void append(const TraceEvent& event);

@@ -1,4 +1,6 @@
 // read_trace() and write_trace(): which format a file has, and who reads or writes it. No state, no locking.
+#include "trace/convert.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 
 #include "cistern/trace.hpp"
 #include "trace/csv.hpp"
+#include "trace/event_check.hpp"
 #include "trace/memory_viz.hpp"
 #include "trace/perfetto.hpp"
 #include "trace/rmm.hpp"
@@ -45,19 +48,31 @@ constexpr std::array<std::pair<std::string_view, TraceFormat>, 7> kEndings{{
 
 }  // namespace
 
-Trace read_trace(const std::string& path, const TraceReadOptions& options) {
-  trace::ByteSource source(path);
+namespace trace {
+
+Trace read_trace(const std::string& path, const TraceReadOptions& options, TraceFormat& format) {
+  ByteSource source(path);
   const std::string_view start = source.peek(256);
   if (start.empty()) throw TraceError(path, 0, "gzip data with nothing in it", std::string(kInputs));
-  if (start.front() == kPickleStart) return trace::read_snapshot(source, options);
+  format = TraceFormat::torch_snapshot;
+  if (start.front() == kPickleStart) return read_snapshot(source, options);
   // The first column decides: a header with other columns behind it gets the error of its reader.
-  if (start.starts_with("Thread,")) return trace::read_rmm(source);
-  if (start.starts_with("event,")) return trace::read_csv(source);
+  format = TraceFormat::rmm_log;
+  if (start.starts_with("Thread,")) return read_rmm(source);
+  format = TraceFormat::csv;
+  if (start.starts_with("event,")) return read_csv(source);
   const std::string_view line = start.substr(0, start.find_first_of("\r\n"));
   if (!is_text(start)) {
-    throw TraceError(path, 0, fmt::format("binary data: {}", trace::quoted(start.substr(0, 16))), std::string(kInputs));
+    throw TraceError(path, 0, fmt::format("binary data: {}", quoted(start.substr(0, 16))), std::string(kInputs));
   }
-  throw TraceError(path, 1, fmt::format("the first line {}", trace::quoted(line)), std::string(kInputs));
+  throw TraceError(path, 1, fmt::format("the first line {}", quoted(line)), std::string(kInputs));
+}
+
+}  // namespace trace
+
+Trace read_trace(const std::string& path, const TraceReadOptions& options) {
+  TraceFormat format{};
+  return trace::read_trace(path, options, format);
 }
 
 TraceFormat trace_format_of(const std::string& path) {
@@ -71,6 +86,14 @@ TraceFormat trace_format_of(const std::string& path) {
 
 void write_trace(const std::string& path, const Trace& trace, const TraceWriteOptions& options) {
   const TraceFormat format = options.format.has_value() ? *options.format : trace_format_of(path);
+  if (options.gzip_level < 1 || options.gzip_level > 9) {
+    throw TraceError(path, 0, fmt::format("gzip_level {}", options.gzip_level), "a level from 1 to 9");
+  }
+  if (format > TraceFormat::perfetto_json) {
+    throw TraceError(path, 0, fmt::format("format {}", static_cast<unsigned>(format)), "a TraceFormat");
+  }
+  trace::check_trace(path, trace);
+  if (format == TraceFormat::csv) trace::check_csv(path, trace);
   trace::ByteSink sink(path, options.gzip_level);
   switch (format) {
     case TraceFormat::csv:

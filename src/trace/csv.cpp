@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 #include <utility>
@@ -103,7 +104,9 @@ Row parse_slowly(std::string_view line, const TraceBuilder& builder) {
   }
   Row row;
   if (fields[0] != "a" && fields[0] != "f") {
-    builder.fail(fmt::format("the event {}", quoted(fields[0])), "the event a (allocate) or f (free)");
+    builder.fail(fmt::format("the event {}", quoted(fields[0])),
+                 fmt::format("the event a (allocate) or f (free){}",
+                             fields[0].starts_with('"') ? "; fields of a trace stand in no quotes" : ""));
   }
   row.event = fields[0].front();
   std::uint64_t* const targets[] = {&row.id, &row.size, &row.stream, &row.time_us};
@@ -174,6 +177,24 @@ void append_csv_line(std::string& out, TraceEventKind kind, std::uint64_t id, st
   }
   *at++ = '\n';
   out.append(text, static_cast<std::size_t>(at - text));
+}
+
+void check_csv(const std::string& path, const Trace& trace) {
+  const std::string expected = fmt::format("a number from 0 to {}", kMaxSize);
+  for (const std::uint64_t stream : trace.streams) {
+    if (stream > kMaxSize) throw TraceError(path, 0, fmt::format("a stream called {}", stream), expected);
+  }
+  if (const std::uint64_t last = trace.events.back().time_us; last > kMaxSize) {
+    throw TraceError(path, 0, fmt::format("the time {} us", last), expected);
+  }
+  std::vector<std::uint64_t> ids = trace.original_ids;
+  std::sort(ids.begin(), ids.end());
+  if (!ids.empty() && ids.back() > kMaxSize) {
+    throw TraceError(path, 0, fmt::format("the original id {}", ids.back()), expected);
+  }
+  if (const auto twice = std::adjacent_find(ids.begin(), ids.end()); twice != ids.end()) {
+    throw TraceError(path, 0, fmt::format("the original id {} twice", *twice), "an id of its own for each allocation");
+  }
 }
 
 void write_csv(ByteSink& sink, const Trace& trace) {

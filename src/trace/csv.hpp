@@ -19,6 +19,9 @@ Trace read_csv(ByteSource& source);
 void append_csv_line(std::string& out, TraceEventKind kind, std::uint64_t id, std::uint64_t size, std::uint64_t stream,
                      std::uint64_t time_us);
 
+// Throws TraceError of `path` for numbers of a trace that a csv file cannot hold. pre: check_trace().
+void check_csv(const std::string& path, const Trace& trace);
+
 void write_csv(ByteSink& sink, const Trace& trace);
 
 }  // namespace cistern::trace

@@ -1,13 +1,19 @@
 // TraceRecorder: a program's own allocations, straight into a csv trace. One mutex guards all state; it is held while a
 // full chunk (256 KiB) is written, and never while user code runs.
+#include <fmt/format.h>
+
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "cistern/trace.hpp"
+#include "trace/builder.hpp"
 #include "trace/csv.hpp"
 #include "trace/sink.hpp"
 #include "trace/text.hpp"
@@ -34,6 +40,37 @@ struct TraceRecorder::State {
     if (text.size() >= trace::ByteSink::kChunk) sink.write(std::exchange(text, {}));
   }
 
+  // What no reader would take is refused before it is written. pre: numbers up to kMaxSize.
+  void check(std::uint64_t stream) {
+    if (events == trace::kMaxEvents) refuse("one event more", fmt::format("at most {} events", trace::kMaxEvents));
+    if (stream == last_stream) return;
+    if (streams.insert(stream).second && streams.size() > trace::kMaxStreams) {
+      refuse(fmt::format("stream number {}", trace::kMaxStreams + 1),
+             fmt::format("at most {} streams", trace::kMaxStreams));
+    }
+    last_stream = stream;
+  }
+
+  [[noreturn]] void refuse(const std::string& found, const std::string& expected) const {
+    throw TraceError(path, 0, found, expected);
+  }
+
+  void free(const Block& block, std::uint64_t stream) {
+    check(stream);
+    add(TraceEventKind::free, block, stream);
+    live_bytes -= block.size;
+  }
+
+  void allocate(const Block& block) {
+    if (block.size > trace::kMaxSize - live_bytes) {
+      refuse(fmt::format("{} recorded live bytes and {} more", live_bytes, block.size),
+             fmt::format("at most {} live bytes in all", trace::kMaxSize));
+    }
+    check(block.stream);
+    add(TraceEventKind::allocate, block, block.stream);
+    live_bytes += block.size;
+  }
+
   void rethrow() const {
     if (failure) std::rethrow_exception(failure);
   }
@@ -46,12 +83,33 @@ struct TraceRecorder::State {
   SteadyClock::time_point start = SteadyClock::now();
   std::uint64_t next_id = 0;
   std::uint64_t events = 0;
+  std::uint64_t live_bytes = 0;
+  std::unordered_set<std::uint64_t> streams{0};
+  std::uint64_t last_stream = 0;
   std::uint64_t missed = 0;
   bool closed = false;
   std::exception_ptr failure;
 };
 
-TraceRecorder::TraceRecorder(const std::string& path) : state_(std::make_unique<State>(path)) {}
+namespace {
+
+// A name that says another format, or none, would be no trace to whoever reads it by its name. What is no file (a pipe,
+// a device) is called as it is.
+const std::string& checked_name(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  using std::filesystem::file_type;
+  const bool file = type == file_type::not_found || type == file_type::regular || type == file_type::none;
+  const bool csv = path.ends_with(".csv") || path.ends_with(".csv.gz");
+  if (file && !(csv && trace_format_of(path) == TraceFormat::csv)) {
+    throw TraceError(path, 0, "a name that does not say csv", "a name that ends in .csv or .csv.gz");
+  }
+  return path;
+}
+
+}  // namespace
+
+TraceRecorder::TraceRecorder(const std::string& path) : state_(std::make_unique<State>(checked_name(path))) {}
 
 TraceRecorder::~TraceRecorder() {
   try {
@@ -67,17 +125,17 @@ void TraceRecorder::allocated(std::uint64_t key, std::uint64_t size, std::uint64
   if (s.closed || s.failure) return;
   try {
     if (size > trace::kMaxSize || stream > trace::kMaxSize) {
-      throw TraceError(s.path, 0, "a recorded size or stream of 2^63 or more", "a number that a trace can hold");
+      s.refuse("a recorded size or stream of 2^63 or more", "a number that a trace can hold");
     }
     const State::Block block{s.next_id, size, stream};
     const auto [it, fresh] = s.live.try_emplace(key, block);
     if (!fresh) {
       ++s.missed;
-      s.add(TraceEventKind::free, it->second, it->second.stream);
+      s.free(it->second, it->second.stream);
       it->second = block;
     }
     ++s.next_id;
-    s.add(TraceEventKind::allocate, block, stream);
+    s.allocate(block);
   } catch (...) {
     s.failure = std::current_exception();
   }
@@ -94,9 +152,9 @@ void TraceRecorder::freed(std::uint64_t key, std::optional<std::uint64_t> stream
       return;
     }
     if (stream.value_or(0) > trace::kMaxSize) {
-      throw TraceError(s.path, 0, "a recorded stream of 2^63 or more", "a number that a trace can hold");
+      s.refuse("a recorded stream of 2^63 or more", "a number that a trace can hold");
     }
-    s.add(TraceEventKind::free, it->second, stream.value_or(it->second.stream));
+    s.free(it->second, stream.value_or(it->second.stream));
     s.live.erase(it);
   } catch (...) {
     s.failure = std::current_exception();
@@ -139,6 +197,7 @@ void TraceRecorder::close() {
   s.sink.write(std::exchange(s.text, {}));
   s.sink.commit();
   s.rethrow();
+  if (s.events == 0) s.refuse("a recording without events", "at least one allocation");
 }
 
 }  // namespace cistern

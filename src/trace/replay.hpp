@@ -64,7 +64,8 @@ struct CheckResult {
   std::uint64_t bytes_verified = 0;
   std::uint64_t faults = 0;
   std::vector<std::string> messages;  // The first few faults.
-  // Growth of the process's resident memory at the peak of reserved memory, when it can be read (CPU with --touch).
+  // Growth of the process's resident memory at the peak of reserved memory, when it can be read: on the CPU, where
+  // nothing was reserved before the first event (as by a planned arena).
   std::optional<std::uint64_t> resident;
   std::uint64_t resident_reserved = 0;  // What the allocator said it had reserved then.
 };

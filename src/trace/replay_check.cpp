@@ -90,6 +90,15 @@ std::optional<std::uint64_t> resident_bytes() {
 #endif
 }
 
+std::optional<std::string> resident_fault(std::uint64_t resident, std::uint64_t reserved, std::uint64_t blocks) {
+  const double books = static_cast<double>(kResidentBooks + blocks * kResidentBlock);
+  const double held = static_cast<double>(reserved), grew = static_cast<double>(resident);
+  if (grew <= held * (1 + kResidentTolerance) + books) return std::nullopt;
+  return fmt::format(
+      "resident memory grew by {} bytes, {} more than the {} bytes reserved; expected at most {:.0f} % and {:.0f} more",
+      resident, resident - reserved, reserved, kResidentTolerance * 100, books);
+}
+
 Pattern::Mark Pattern::write(void* at, std::uint64_t bytes, std::uint64_t key) {
   Mark mark{key, true};
   if (bytes > kSmall) {

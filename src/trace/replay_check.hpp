@@ -16,6 +16,14 @@ namespace cistern::trace {
 // Bytes of this process in physical memory; nothing where the system does not say (Linux and macOS do).
 std::optional<std::uint64_t> resident_bytes();
 
+// What is wrong with resident memory that grew by `resident` when `reserved` was reserved for at most `blocks` alive at
+// once; nothing when it is within 3 % and an allowance for what is no allocator's memory, but the process's all the
+// same.
+inline constexpr double kResidentTolerance = 0.03;
+inline constexpr std::uint64_t kResidentBooks = std::uint64_t{1} << 20;  // Tables, code that had not run before.
+inline constexpr std::uint64_t kResidentBlock = 128;  // A descriptor (64), and what BlockChecker notes of a block.
+std::optional<std::string> resident_fault(std::uint64_t resident, std::uint64_t reserved, std::uint64_t blocks);
+
 // Writes a pattern that depends on the block and the position, and verifies it later.
 //
 //   |#######|#---|#---|#---|...|#---|#######|      # written    - left alone

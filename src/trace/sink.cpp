@@ -29,6 +29,19 @@ std::string temporary_name(const std::string& path) {
 
 }  // namespace
 
+std::string follow_links(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr int kMost = 40;  // As Linux follows; more are a ring, which opening then tells of.
+  fs::path at = path;
+  std::error_code error;
+  for (int i = 0; i < kMost && fs::is_symlink(fs::symlink_status(at, error)); ++i) {
+    const fs::path next = fs::read_symlink(at, error);
+    if (error) break;
+    at = next.is_absolute() ? next : at.parent_path() / next;
+  }
+  return at.string();
+}
+
 struct ByteSink::Deflater {
   z_stream stream{};
   std::array<char, 64 * 1024> out;
@@ -45,6 +58,7 @@ struct ByteSink::Deflater {
 };
 
 ByteSink::ByteSink(std::string path, int gzip_level, Mode mode) : path_(std::move(path)) {
+  target_ = follow_links(path_);
   std::error_code ec;
   const auto type = std::filesystem::status(path_, ec).type();
   using std::filesystem::file_type;
@@ -52,9 +66,9 @@ ByteSink::ByteSink(std::string path, int gzip_level, Mode mode) : path_(std::mov
   if (path_.ends_with(".gz")) deflater_ = std::make_unique<Deflater>(gzip_level);
   // A pipe or a device cannot be replaced by a file, so it is written in place.
   if (mode == Mode::replace && (type == file_type::not_found || type == file_type::regular)) {
-    temporary_ = temporary_name(path_);
+    temporary_ = temporary_name(target_);
   }
-  file_ = std::fopen((temporary_.empty() ? path_ : temporary_).c_str(), "wb");
+  file_ = std::fopen((temporary_.empty() ? target_ : temporary_).c_str(), "wb");
   if (file_ == nullptr) fail(fmt::format("a place where no file can be made ({})", std::strerror(errno)));
 }
 
@@ -64,7 +78,7 @@ ByteSink::~ByteSink() {
   if (!temporary_.empty()) std::remove(temporary_.c_str());
 }
 
-void ByteSink::fail(const std::string& what) const { throw TraceError(path_, 0, what, "a file that can be written"); }
+void ByteSink::fail(const std::string& what) const { throw WriteError(path_, 0, what, "a file that can be written"); }
 
 void ByteSink::write_file(const char* data, std::size_t size) {
   errno = 0;
@@ -106,7 +120,7 @@ void ByteSink::commit() {
   }
   if (temporary_.empty()) return;
   std::error_code ec;
-  std::filesystem::rename(temporary_, path_, ec);
+  std::filesystem::rename(temporary_, target_, ec);
   if (ec) {
     std::remove(temporary_.c_str());
     fail(fmt::format("a file that cannot be replaced ({})", ec.message()));

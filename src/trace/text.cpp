@@ -40,6 +40,7 @@ std::string quoted(std::string_view text, std::size_t limit) {
       out += kHex[byte >> 4];
       out += kHex[byte & 15];
     } else {
+      if (c == '"') out += '\\';
       out += c;
     }
   }

@@ -248,11 +248,20 @@ TEST(CApi, FiguresAndLimits) {
   EXPECT_EQ(cistern_before_submit({CISTERN_CPU, 9}), CISTERN_INVALID_ARGUMENT);
   // An older, shorter struct: nothing beyond it is written.
   cistern_stats old{};
-  old.struct_size = offsetof(cistern_stats, reserved);
-  old.reserved = 42;
+  old.struct_size = offsetof(cistern_stats, objects);
+  old.objects = 42;
   ASSERT_EQ(cistern_get_stats(kCpu, &old), CISTERN_OK);
-  EXPECT_EQ(old.reserved, 42U);
+  EXPECT_EQ(old.objects, 42U);
   EXPECT_EQ(old.active, stats.active);
+  // Shorter than any header ever had it: no struct of ours.
+  for (const std::size_t size :
+       {sizeof(size_t), offsetof(cistern_stats, reserved), offsetof(cistern_stats, objects) - 1}) {
+    old.struct_size = size;
+    old.active = 42;
+    EXPECT_EQ(cistern_get_stats(kCpu, &old), CISTERN_INVALID_ARGUMENT) << size;
+    EXPECT_NE(last_error().find("struct_size " + std::to_string(size) + ": expected sizeof"), std::string::npos);
+    EXPECT_EQ(old.active, 42U);
+  }
   size_t previous = 0;
   ASSERT_EQ(cistern_set_memory_limit(kCpu, 8 << 20, &previous), CISTERN_OK);
   cistern_buffer large{};
@@ -330,6 +339,10 @@ TEST(CApi, Pool) {
   cistern_tensor_drop(share);
   ASSERT_EQ(cistern_pool_release(pool, tensor), CISTERN_OK);
   cistern_pool_counts counts{};
+  counts.struct_size = offsetof(cistern_pool_counts, registered_count) - 1;
+  EXPECT_EQ(cistern_pool_get_counts(pool, &counts), CISTERN_INVALID_ARGUMENT) << "shorter than ever";
+  counts.struct_size = offsetof(cistern_pool_counts, registered_count);
+  EXPECT_EQ(cistern_pool_get_counts(pool, &counts), CISTERN_OK) << "as in version 1.0";
   counts.struct_size = sizeof counts;
   ASSERT_EQ(cistern_pool_get_counts(pool, &counts), CISTERN_OK);
   EXPECT_EQ(counts.free_count, 1U);

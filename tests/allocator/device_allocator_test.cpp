@@ -169,6 +169,7 @@ TEST(DeviceAllocator, ViewsAreCountedAndNeverCached) {
   EXPECT_FALSE(a->make_buffer(nullptr, 0));
   EXPECT_THROW(a->make_buffer(nullptr, 1), invalid_argument);
   EXPECT_THROW(a->make_buffer(memory.data(), SIZE_MAX), invalid_argument);
+  EXPECT_THROW(a->make_buffer(reinterpret_cast<void*>(UINTPTR_MAX - 99), 101), invalid_argument) << "wraps";
   a->release(Buffer());
   expect_sound(*a);
 }

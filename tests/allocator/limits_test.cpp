@@ -1,6 +1,8 @@
 // Limits hold, and say what happened when they do not leave room.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "allocator/allocator_fixture.hpp"
@@ -45,6 +47,42 @@ TEST(MemoryLimit, HoldsForTheFirstPagesOfHostMemory) {
   for (const Buffer& each : buffers) m->free(each);
 }
 
+std::string refusal(DeviceAllocator& a, std::size_t bytes) {
+  try {
+    a.free(a.malloc(bytes));
+  } catch (const out_of_memory& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << bytes << " bytes were had";
+  return {};
+}
+
+TEST(MemoryLimit, BelowOnePieceTheErrorNamesThePiece) {
+  const auto a = make_cpu();
+  const std::string piece = "memory is mapped in pieces of 2.0 MiB (2097152 B), the limit has room for ";
+  a->set_memory_limit(2_MiB - 1);
+  EXPECT_THAT(refusal(*a, 100), HasSubstr(piece + "0"));
+  a->set_memory_limit(5_MiB);
+  const Buffer b = a->malloc(3_MiB);
+  EXPECT_THAT(refusal(*a, 2_MiB), HasSubstr(piece + "2"));
+  a->free(b);
+  EXPECT_THAT(refusal(*a, 16_MiB), testing::Not(HasSubstr("piece of"))) << "too much by bytes alone";
+}
+
+TEST(MemoryLimit, TheErrorTellsViewsApart) {
+  const auto a = make_cpu();
+  std::vector<char> memory(3_MiB);
+  a->set_memory_limit(4_MiB);
+  EXPECT_THAT(refusal(*a, 8_MiB), testing::Not(HasSubstr("views")));
+  const Buffer view = a->make_buffer(memory.data(), memory.size());
+  EXPECT_THAT(refusal(*a, 8_MiB), HasSubstr("active 3.0 MiB (3145728 B) (3.0 MiB (3145728 B) of it views)"));
+  a->release(view);
+  std::vector<char> more(8_MiB);
+  const Buffer large = a->make_buffer(more.data(), more.size());
+  EXPECT_NO_THROW(a->free(a->malloc(2_MiB))) << "views are not against the limit";
+  a->release(large);
+}
+
 TEST(MemoryLimit, EvictsBeforeItThrows) {
   const auto a = make_cpu();
   a->set_memory_limit(32_MiB);
@@ -70,6 +108,86 @@ TEST(MemoryLimit, LoweredBelowWhatIsReservedGivesBackFirst) {
   const Buffer more = a->malloc(8_MiB);
   a->free(more);
   a->free(keep);
+  expect_sound(*a);
+}
+
+// With small blocks, whose slab has room, and large ones; by the host's way and by a stream's.
+void expect_nothing_more(DeviceAllocator& a, std::size_t limit) {
+  const Stats before = a.stats();
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{64}, std::size_t{1000}, 100_KiB, 3_MiB}) {
+    try {
+      a.malloc(bytes);
+      ADD_FAILURE() << bytes << " bytes were given under a limit of " << limit;
+    } catch (const out_of_memory& error) {
+      EXPECT_EQ(error.limit(), limit);
+    }
+    EXPECT_THROW(a.malloc(bytes, a.stream(nullptr)), out_of_memory) << bytes;
+  }
+  EXPECT_EQ(a.stats().active, before.active);
+  EXPECT_LE(a.stats().reserved, before.reserved);
+  expect_sound(a);
+}
+
+void expect_limits_below_live_hold(DeviceAllocator& a) {
+  std::vector<Buffer> live;
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{64}, std::size_t{1000}, 100_KiB, 3_MiB}) {
+    live.push_back(a.malloc(bytes));
+    live.push_back(a.malloc(bytes, a.stream(nullptr)));
+  }
+  // What this thread keeps is given back with the limit.
+  for (int i = 0; i < 8; ++i) a.free(a.malloc(64));
+  const std::size_t first = a.set_memory_limit(0);
+  expect_nothing_more(a, 0);
+  EXPECT_EQ(a.set_memory_limit(1_MiB), 0U);
+  expect_nothing_more(a, 1_MiB);
+  const std::size_t active = a.stats().active;
+  a.set_memory_limit(active);
+  EXPECT_THROW(a.malloc(1), out_of_memory);
+  // Within the limit again, even if `reserved` is not: what is mapped may serve.
+  a.set_memory_limit(active + 64_KiB);
+  a.free(a.malloc(1, a.stream(nullptr)));
+  for (const Buffer& b : live) {
+    EXPECT_TRUE(b.live());
+    a.free(b);
+  }
+  a.set_memory_limit(first);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, 3_MiB}) a.free(a.malloc(bytes));
+  expect_sound(a);
+}
+
+TEST(MemoryLimit, BelowWhatIsLiveHandsOutNothingMore) {
+  const auto cpu = make_cpu();
+  expect_limits_below_live_hold(*cpu);
+  Model m;
+  expect_limits_below_live_hold(*m);
+  DeviceAllocator plain(Device::cpu(), drivers::make_cpu_driver(drivers::CpuMode::system));
+  expect_limits_below_live_hold(plain);
+}
+
+TEST(MemoryLimit, OtherThreadsGetNoMoreThanTheirCachesHold) {
+  const auto a = make_cpu();
+  const Buffer pin = a->malloc(64);
+  std::atomic<int> stage{0};
+  std::size_t given = 0;
+  std::thread other([&] {
+    std::vector<Buffer> live;
+    for (int i = 0; i < 100; ++i) live.push_back(a->malloc(64));
+    for (const Buffer& b : live) a->free(b);
+    stage = 1;
+    while (stage != 2) std::this_thread::yield();
+    live.clear();
+    EXPECT_THROW(for (;;) live.push_back(a->malloc(64)), out_of_memory);
+    given = live.size() * 64;
+    for (const Buffer& b : live) a->free(b);
+  });
+  while (stage != 1) std::this_thread::yield();
+  a->set_memory_limit(0);
+  const std::size_t reserved = a->stats().reserved;
+  stage = 2;
+  other.join();
+  EXPECT_LE(given, 64_KiB);
+  EXPECT_LE(a->stats().reserved, reserved);
+  a->free(pin);
   expect_sound(*a);
 }
 
@@ -136,6 +254,17 @@ TEST(MemoryLimit, ACallbackThatFreesNothingEndsTheAttempts) {
   EXPECT_THROW(a->malloc(16_MiB), out_of_memory);
   EXPECT_EQ(calls, 1);
   remove_out_of_memory_callback(id);
+}
+
+TEST(MemoryLimit, WhatACallbackThrowsPassesThrough) {
+  const auto a = make_cpu();
+  a->set_memory_limit(8_MiB);
+  const std::uint64_t id = add_out_of_memory_callback([](Device, std::size_t) -> bool { throw 7; });
+  EXPECT_THROW(a->malloc(16_MiB), int);
+  remove_out_of_memory_callback(id);
+  EXPECT_THROW(a->malloc(16_MiB), out_of_memory);
+  a->free(a->malloc(4_MiB));
+  expect_sound(*a);
 }
 
 TEST(CacheLimit, HoldsAtOnceAfterAFree) {

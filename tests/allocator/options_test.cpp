@@ -72,6 +72,8 @@ TEST(Tags, BytesAreCountedByTheInnermostName) {
       const ScopedTag inner("test inner");
       buffers.push_back(a->malloc(2_MiB));
       buffers.push_back(a->malloc(64));
+      const ScopedTag none("");
+      buffers.push_back(a->malloc(4_MiB));
     }
     buffers.push_back(a->malloc(1_MiB));
   }

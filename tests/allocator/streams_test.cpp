@@ -32,6 +32,21 @@ TEST(Streams, ValuesNameStreams) {
   EXPECT_FALSE(again == one);
 }
 
+TEST(Streams, TooManyAreRefusedWithDeviceAndLimit) {
+  Model m(manual());
+  std::vector<Stream> alive;
+  const Stream other = m.stream(1);
+  try {
+    for (std::uintptr_t i = 2; i <= StreamTable::kMaxStreams; ++i) alive.push_back(m.stream(i));
+    FAIL() << "all were taken";
+  } catch (const invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("4096 streams of model:5 are alive"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(alive.size(), StreamTable::kMaxStreams - 2) << "beside the default stream and the first";
+  m->stream_destroyed(other);
+  EXPECT_NO_THROW((void)m.stream(StreamTable::kMaxStreams));
+}
+
 TEST(Streams, MemoryIsReusedAtOnceOnTheSameStream) {
   Model m(manual());
   const Stream s = m.stream(1);

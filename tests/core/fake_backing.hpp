@@ -64,9 +64,10 @@ class FakeBacking : public Backing {
     ++it->second.mapped;
     return true;
   }
-  void unmap(Cell at, std::uint32_t cells) override {
+  void unmap(Cell at, Piece piece, std::uint32_t cells) override {
     const auto entry = shown_.find(raw(at));
-    require(entry != shown_.end() && entry->second.at == raw(at) && entry->second.cells == cells,
+    require(entry != shown_.end() && entry->second.at == raw(at) && entry->second.cells == cells &&
+                entry->second.piece == piece,
             "an unmap ends one whole mapping");
     --find(entry->second.piece, cells)->second.mapped;
     for (std::uint32_t c = raw(at); c < raw(at) + cells; ++c) shown_.erase(c);
@@ -91,7 +92,7 @@ class FakeBacking : public Backing {
   }
   bool replace(Cell at, std::uint32_t cells, const Part* parts, std::size_t count) override {
     if (device_.fails()) return false;
-    unmap(at, cells);
+    unmap(at, behind(raw(at)).first, cells);
     for (std::size_t i = 0; i < count; ++i) {
       require(raw(parts[i].at) >= raw(at) && raw(parts[i].at) + parts[i].cells <= raw(at) + cells,
               "a part lies in the piece that it replaces");

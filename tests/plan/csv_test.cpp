@@ -64,8 +64,10 @@ TEST(PlanCsv, RefusesBadInputWithItsLine) {
   } cases[] = {
       {"", "f.csv:1: expected a header"},
       {"id,lower,size\n", "f.csv:1: expected a column 'upper'"},
-      {"id,lower,upper,size,size\n", "f.csv:1: expected one column 'size'"},
-      {"id,lower,upper,end,size\n", "f.csv:1: expected one column 'upper'"},
+      {"id,lower,upper,size,size\n", "f.csv:1: expected one column for 'size', found 'size' and 'size'"},
+      {"id,lower,upper,end,size\n", "f.csv:1: expected one column for 'upper', found 'upper' and 'end'"},
+      {"id,lower,upper,begin,size\n", "f.csv:1: expected one column for 'lower', found 'lower' and 'begin'"},
+      {"id,begin,end,size\na,x,4,3\n", "f.csv:2: expected an integer for begin, found 'x'"},
       {"id,lower,upper,size,colour\n", "f.csv:1: unknown column 'colour'; expected id, "},
       {h + "a,0,5\n", "f.csv:2: expected 4 fields"},
       {h + "a,0,5,3,9\n", "f.csv:2: expected 4 fields"},
@@ -93,7 +95,7 @@ TEST(PlanCsv, RefusesBadInputWithItsLine) {
       {"id,lower,upper,size,gaps\na,0,5,3,1-2@3\n", "f.csv:2: expected a gap"},
       {"id,lower,upper,size,gaps\na,0,5,3,1-2@0:4\n", "f.csv:2: expected a window inside the size 3"},
       {"id,lower,upper,size,gaps\na,0,5,3,1-9\n", "f.csv:2: buffer 'a': gap 1-9 must be a part of the life 0-5"},
-      {"id,lower,end,size\na,0,9223372036854775807,3\n", "f.csv:2: expected upper below 2^63 - 1"},
+      {"id,lower,end,size\na,0,9223372036854775807,3\n", "f.csv:2: expected end below 2^63 - 1"},
       {h + "\"x\ny\",0,5,3\nb,0,0,1\n", "f.csv:4: buffer 'b': upper 0"},  // an id of two lines
   };
   for (const auto& c : cases) {
@@ -126,7 +128,19 @@ TEST(PlanCsv, WritesWhatItReads) {
   const PlanProblem two{{test::buffer(0, 2, 3), test::buffer(1, 3, 3)}, {}};
   EXPECT_THROW(write_plan_csv(plain, two, {0, 2}), invalid_argument);
   EXPECT_THROW(write_plan_csv(plain, two, {-3, 0}), invalid_argument);
-  EXPECT_THROW(write_plan_csv("/nonexistent/file.csv", p, r.offsets), invalid_argument);
+  const auto refused = [&](const char* path, const char* why) {
+    const std::string expected = std::string(path) + ": " + why;
+    for (const bool svg : {false, true}) {
+      try {
+        svg ? write_plan_svg(path, p, r.offsets) : write_plan_csv(path, p, r.offsets);
+        ADD_FAILURE() << path << " was written";
+      } catch (const invalid_argument& error) {
+        EXPECT_EQ(std::string(error.what()).rfind(expected, 0), 0u) << error.what();
+      }
+    }
+  };
+  refused("/nonexistent/file.csv", "cannot be opened (No such file or directory)");
+  if (std::filesystem::exists("/dev/full")) refused("/dev/full", "writing failed (No space left on device)");
   const std::string path = (std::filesystem::temp_directory_path() / "cistern_plan_csv_test.csv").string();
   write_plan_csv(path, p, r.offsets);
   EXPECT_EQ(read_plan_csv(path).ids, p.ids);
@@ -241,6 +255,41 @@ TEST(PlanCsv, HeaderAloneIsAProblemWithAnEmptyOptimalPlan) {
   write_plan_csv(out, p, result.offsets);
   EXPECT_TRUE(parse_plan_csv(out.str()).buffers.empty());
   EXPECT_THROW(parse_plan_csv(""), invalid_argument);
+}
+
+// What cannot be printed is escaped; binary data is called so, with its line.
+TEST(PlanCsv, MessagesAreReadableWhateverTheFileHolds) {
+  const auto message = [](std::string_view text) -> std::string {
+    try {
+      parse_plan_csv(text, "f");
+    } catch (const invalid_argument& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  const std::string header = "id,lower,upper,size\n";
+  EXPECT_EQ(message(header + "a,\xff\x01\x7f,2,3\n"), "f:2: expected an integer for lower, found '\\xff\\x01\\x7f'");
+  EXPECT_EQ(message(header + "a,\xc3\xa9\xc2\x85\xc3,2,3\n"),
+            "f:2: expected an integer for lower, found '\xc3\xa9\\xc2\\x85\\xc3'");
+  EXPECT_EQ(message(header + "a,1,2,3\nb,1,2\xf0\x9f,3\n"), "f:3: expected an integer for upper, found '2\\xf0\\x9f'");
+  EXPECT_NE(message("\x80\x04,lower\n").find("f:1: unknown column '\\x80\\x04'"), std::string::npos);
+  using std::string_view_literals::operator""sv;
+  EXPECT_NE(message("\x7f"
+                    "ELF\x02\n\0\0,\xff"sv)
+                .find("f:2: expected csv text (id,lower,upper,size), found binary data: byte 6 is \\x00"),
+            std::string::npos);
+  EXPECT_NE(message("\x1f\x8b\x08").find("f:1: expected csv text, found gzip data"), std::string::npos);
+}
+
+// As docs/planner.md says.
+TEST(PlanCsv, BlankLinesAreSkippedAndCommentsRefused) {
+  const std::string header = "id,lower,upper,size\n";
+  EXPECT_EQ(parse_plan_csv("\xEF\xBB\xBF" + header + "\n\r\na, 1 ,2, 3\r\n\n").buffers.size(), 1u);
+  EXPECT_THROW(parse_plan_csv(header + "# text\na,1,2,3\n"), invalid_argument);
+  EXPECT_THROW(parse_plan_csv(header + "  \na,1,2,3\n"), invalid_argument);
+  PlanProblem problem{{test::buffer(0, 1, 1)}, {}};
+  problem.buffers[0].hint = -1;
+  EXPECT_THROW(plan(problem), invalid_argument);
 }
 
 }  // namespace

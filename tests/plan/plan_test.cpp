@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cistern/error.hpp"
+#include "plan/control.hpp"
 #include "plan_generators.hpp"
 
 namespace cistern {
@@ -213,6 +214,24 @@ TEST(PlanLowerBound, CountsAlignmentAndFixedOffsets) {
   EXPECT_EQ(plan_lower_bound(p), 19);
   p.buffers[0].offset = 24;
   EXPECT_EQ(plan_lower_bound(p), 27);
+}
+
+// What follows the search ends by the deadline, too.
+TEST(Plan, TimeIsKeptForWhatFollowsTheSearch) {
+  PlanOptions options;
+  options.deadline = std::chrono::seconds(1000);
+  planner::Control patient(options);
+  EXPECT_FALSE(patient.stopped());
+  patient.keep(900);
+  EXPECT_FALSE(patient.stopped());
+  patient.keep(1001);
+  EXPECT_TRUE(patient.stopped());
+
+  // With next to no time for the search: the first plan is given up, the answer is still checked and valid.
+  const PlanProblem p = test::guillotine(7, 3000, 4096, 1 << 20);
+  options.deadline = std::chrono::duration<double>(1e-6);
+  const PlanResult result = plan(p, options);
+  EXPECT_FALSE(validate_plan(p, result.offsets).has_value());
 }
 
 }  // namespace

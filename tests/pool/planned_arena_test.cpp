@@ -70,6 +70,62 @@ TEST(PlannedArenaTest, ServesARepeatingCycleFromTheSlab) {
   EXPECT_EQ(below.wrong_frees, 0u);
 }
 
+// More shapes than are kept: one is served, the others are recorded less and less often, and a change of the loop is
+// still noticed.
+TEST(PlannedArenaTest, ShapesThatHaveNoPlaceAreNotRecordedForEver) {
+  for (const unsigned record_cycles : {1u, 2u, 3u}) {
+    ArenaOptions options = at_once();
+    options.max_shapes = 1;
+    options.record_cycles = record_cycles;
+    PlannedArena arena(allocator(Device::cpu()), kStream, options);
+    for (int i = 0; i < 500; ++i) {
+      run_chain(arena, kDecode);
+      run_chain(arena, kPrefill);
+    }
+    const ArenaFigures figures = arena.figures();
+    EXPECT_LE(figures.recorded, 100u) << record_cycles;
+    EXPECT_LE(figures.plans, 10u) << record_cycles;
+    EXPECT_GE(figures.from_slab, 400 * kDecode.size()) << record_cycles;
+    for (int i = 0; i < 600; ++i) run_chain(arena, kPrefill);
+    EXPECT_GE(arena.figures().from_slab, figures.from_slab + 200 * kPrefill.size()) << record_cycles;
+    expect_rules(arena);
+  }
+}
+
+TEST(PlannedArenaTest, AnotherShapeTakesThePlaceOfOneThatIsNoLongerUsed) {
+  ArenaOptions options = at_once();
+  options.max_shapes = 1;
+  PlannedArena arena(allocator(Device::cpu()), kStream, options);
+  for (int i = 0; i < 100; ++i) run_chain(arena, kDecode);
+  const std::uint64_t before = arena.figures().from_slab;
+  for (int i = 0; i < 50; ++i) run_chain(arena, kPrefill);
+  EXPECT_GE(arena.figures().from_slab, before + 20 * kPrefill.size());
+  EXPECT_EQ(arena.figures().shapes, 1u);
+}
+
+TEST(PlannedArenaTest, ErrorsNameTheCall) {
+  PlannedArena arena(allocator(Device::cpu()), kStream, at_once());
+  const auto message = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const invalid_argument& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  for (const bool planned : {false, true}) {
+    if (planned) {
+      for (int i = 0; i < 3; ++i) run_chain(arena, kDecode);
+    }
+    TypedBuffer buffer = take(arena, kDecode[0]);
+    TypedBuffer view = buffer.slice_view(0, 4);
+    EXPECT_EQ(message([&] { arena.release(view); }),
+              "PlannedArena::release: the handle is a view; release the buffer that it is part of");
+    EXPECT_EQ(message([&] { static_cast<void>(buffer.slice_view(997, 4)); }),
+              "TypedBuffer::slice_view: u8[4] at byte 997 does not lie within u8[1000], 1000 bytes");
+  }
+}
+
 TEST(PlannedArenaTest, AnotherSizeCostsThatRequestOnly) {
   PlannedArena arena(allocator(Device::cpu()), kStream, at_once());
   for (int i = 0; i < 3; ++i) run_chain(arena, kDecode);
@@ -271,6 +327,11 @@ TEST(PlannedArenaTest, MisuseIsRefused) {
   } catch (const out_of_memory& error) {
     EXPECT_EQ(error.requested(), std::size_t{1} << 50);
     EXPECT_NE(error.limit(), 0u);
+  }
+  // Sums that no number holds are a lack of memory, too.
+  for (const std::size_t bytes : {SIZE_MAX / 2, SIZE_MAX / 4 + 1, SIZE_MAX / 4}) {
+    const ArenaLife both[] = {{bytes, 2}, {bytes, 2}};
+    EXPECT_THROW(arena.learn(both), out_of_memory) << bytes;
   }
   ArenaOptions bad;
   bad.record_cycles = 0;

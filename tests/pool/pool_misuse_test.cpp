@@ -110,7 +110,7 @@ TEST_F(PoolMisuseTest, RegisteredBuffers) {
   const Buffer buffer = below.malloc(400);
   TypedBuffer handle = pool_.register_existing(buffer, DType::f32, {100});
   refused([&] { pool_.release(handle); }, "registered");
-  refused([&] { (void)pool_.register_existing(buffer, DType::f32, {1}); }, "registered already");
+  refused([&] { (void)pool_.register_existing(buffer, DType::f32, {1}); }, "registered with a BufferPool");
   const Buffer small = below.malloc(40);
   refused([&] { (void)pool_.register_existing(small, DType::f32, {10000}); }, "needs 40000");
   refused([&] { (void)pool_.register_existing(small, static_cast<DType>(99), {1}); }, "no dtype number 99");

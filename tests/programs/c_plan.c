@@ -61,11 +61,18 @@ static void solve(void) {
   REFUSED(cistern_plan_solve(problem, &options, offsets, 4, NULL), "capacity");
   result.struct_size = 0;
   REFUSED(cistern_plan_solve(problem, NULL, offsets, 4, &result), "struct_size");
-  /* A caller that knows only the first fields. */
-  result.struct_size = offsetof(cistern_plan_result, peak);
+  /* Shorter than it has ever been. */
+  result.struct_size = sizeof result - 1;
   result.peak = 42;
-  OK(cistern_plan_solve(problem, NULL, offsets, 4, &result));
+  REFUSED(cistern_plan_solve(problem, NULL, offsets, 4, &result), "expected sizeof the struct, 48");
   CHECK(result.peak == 42);
+  memset(&options, 0, sizeof options);
+  REFUSED(cistern_plan_solve(problem, &options, offsets, 4, NULL), "struct_size 0");
+  options.struct_size = 8;
+  REFUSED(cistern_plan_solve(problem, &options, offsets, 4, NULL), "struct_size 8");
+  REFUSED(cistern_plan_default_options(&options), "struct_size 8");
+  options.struct_size = sizeof options;
+  REFUSED(cistern_plan_solve(problem, &options, offsets, 4, NULL), "capacity 0");
   cistern_plan_destroy(problem);
   cistern_plan_destroy(NULL);
 }

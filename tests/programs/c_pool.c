@@ -17,13 +17,22 @@ static void data_types(void) {
   CHECK(strcmp(cistern_dtype_name(none), "") == 0 && cistern_dtype_size(none) == 0);
 }
 
+/* A tensor's buffer ends with its keeper alone, by whatever way somebody tries. */
+static void refused_ends(cistern_allocator* allocator, const cistern_tensor* tensor, const char* keeper) {
+  const cistern_buffer buffer = cistern_tensor_buffer(tensor);
+  REFUSED(cistern_free(buffer), keeper);
+  REFUSED(cistern_allocator_free(allocator, buffer), keeper);
+  REFUSED(cistern_allocator_free_raw(allocator, cistern_buffer_ptr(buffer)), keeper);
+  CHECK(cistern_buffer_live(buffer));
+}
+
 static void pool_over(cistern_allocator* allocator) {
   const int64_t shape[] = {4, 8}, flat[] = {32}, wide[] = {5, 8};
   const cistern_tensor_request good[] = {{128, f32, 2, shape}, {128, f32, 1, flat}};
   const cistern_tensor_request bad[] = {{128, f32, 2, shape}, {100, f32, 1, flat}};
   cistern_pool_options options = {sizeof options, CISTERN_EXACT, 1};
   cistern_pool_options wrong = {sizeof wrong, 3, 0};
-  cistern_pool_options unsized = {0, CISTERN_EXACT, 0};
+  cistern_pool_options unsized = {0, CISTERN_EXACT, 0}, cut = {8, CISTERN_EXACT, 0};
   cistern_pool_counts counts = {sizeof counts, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   cistern_tensor *both[2] = {NULL, NULL}, *part = NULL, *other = NULL, *kept = NULL;
   cistern_buffer weights = {0};
@@ -34,7 +43,9 @@ static void pool_over(cistern_allocator* allocator) {
   void *whole_at = NULL, *part_at = NULL;
   REFUSED(cistern_pool_create_with(NULL, NULL, NULL, &pool), "allocator is null");
   REFUSED(cistern_pool_create_with(allocator, NULL, &wrong, &pool), "bucketing 3");
+  REFUSED(cistern_pool_create(cistern_pool_device(NULL), NULL, (cistern_bucketing)77, &pool), "bucketing 77");
   REFUSED(cistern_pool_create_with(allocator, NULL, &unsized, &pool), "struct_size 0");
+  REFUSED(cistern_pool_create_with(allocator, NULL, &cut, &pool), "struct_size 8: expected sizeof the struct, 16");
   OK(cistern_pool_create_with(allocator, NULL, &options, &pool));
   CHECK(cistern_pool_device(pool).type == CISTERN_CPU && cistern_pool_stream_id(NULL) == 0);
   OK(cistern_pool_bucket_bytes(pool, 100, &bytes));
@@ -70,6 +81,7 @@ static void pool_over(cistern_allocator* allocator) {
   REFUSED(cistern_tensor_record_use(both[1], NULL), "stream is null");
   cistern_stream_close(stream);
   OK(cistern_pool_check(pool));
+  refused_ends(allocator, both[0], "BufferPool's own");
   OK(cistern_pool_release(pool, both[0]));
   OK(cistern_pool_release(pool, both[1]));
 
@@ -79,6 +91,9 @@ static void pool_over(cistern_allocator* allocator) {
   OK(cistern_pool_register(pool, weights, 1, f32, wide, 2, &kept));
   OK(cistern_pool_get_counts(pool, &counts));
   CHECK(counts.registered_count == 1 && counts.registered_bytes >= 160);
+  refused_ends(allocator, kept, "registered with a BufferPool");
+  REFUSED(cistern_pool_register(pool, weights, 1, f32, wide, 2, &other), "registered with a BufferPool");
+  REFUSED(cistern_pool_register(pool, weights, 0, f32, wide, 2, &other), "registered with a BufferPool");
   cistern_tensor_drop(kept);
   OK(cistern_pool_trim(pool));
   OK(cistern_pool_get_counts(pool, &counts));

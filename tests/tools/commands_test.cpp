@@ -7,6 +7,7 @@ namespace cistern::tools_test {
 namespace {
 
 using Command = Cli;
+using Texts = std::vector<std::string>;
 
 TEST_F(Command, HelpAndVersion) {
   EXPECT_EQ(run({"--version"}).status, 0);
@@ -144,10 +145,74 @@ TEST_F(Command, PlanRefuses) {
   expect_refused({"plan", "columns.csv"}, "columns.csv");
   expect_refused({"plan", "--json", "p.csv", "twice.csv"}, "twice.csv");
   expect_refused({"plan", "missing.csv"}, "missing.csv");
-  expect_refused({"plan", "."}, ".: reading failed");
+  expect_refused({"plan", "."}, ".: found a directory, expected a file");
   expect_refused({"plan", "--output", "o.csv", "p.csv", "p.csv"}, "--output");
   expect_refused({"plan", "--timeout", "0", "p.csv"}, "--timeout");
   expect_refused({"plan", "--capacity", "0", "p.csv"}, "--capacity");
+}
+
+TEST_F(Command, PlanOfATraceNamesTheEventThatIsTooLarge) {
+  const std::string head = "event,id,size,stream,time_us\na,7,1,0,0\n";
+  write("big.csv", head + "a,9,9223372036854775800,0,0\n");
+  expect_refused({"plan", "big.csv"}, "big.csv:3: buffer 1: size 9223372036854775800 is above 2^62");
+  write("big.rmm", "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.000000,allocate,0x10,9223372036854775800,0\n");
+  expect_refused({"plan", "big.rmm"}, "big.rmm: event 0: buffer 0: size");
+}
+
+TEST_F(Command, AnOutputNamedGzIsGzip) {
+  write("p.csv", "id,lower,upper,size\na,0,10,100\nb,5,15,50\n");
+  const Ran ran = run({"plan", "--output", "o.csv.gz", "--svg", "o.svg.gz", "p.csv"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_EQ(read_file(folder_ / "o.csv.gz").substr(0, 2), "\x1f\x8b");
+  EXPECT_EQ(read_file(folder_ / "o.svg.gz").substr(0, 2), "\x1f\x8b");
+  const Ran again = run({"plan", "--json", "o.csv.gz"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(nlohmann::json::parse(again.out)["peak"], 150);
+}
+
+// The file that a link names is written; the link stays one.
+TEST_F(Command, OutputsGoThroughSymbolicLinks) {
+  write("t.csv", kTrace);
+  write("p.csv", "id,lower,upper,size\na,0,10,100\n");
+  fs::create_directory(folder_ / "real");
+  const struct {
+    const char* target;
+    Texts arguments;
+  } cases[] = {{"u.csv", {"convert", "--format", "csv", "t.csv", "link"}},
+               {"o.csv", {"plan", "--output", "link", "p.csv"}},
+               {"r.html", {"replay", "--device", "model", "--report", "link", "t.csv"}}};
+  for (const auto& c : cases) {
+    for (const bool there : {false, true}) {
+      const fs::path target = folder_ / "real" / c.target;
+      fs::remove(folder_ / "link");
+      fs::create_symlink(fs::path("real") / c.target, folder_ / "link");
+      if (there) std::ofstream(target) << "old";
+      const Ran ran = run(c.arguments);
+      EXPECT_EQ(ran.status, 0) << ran.err;
+      EXPECT_TRUE(fs::is_symlink(folder_ / "link")) << c.target << there;
+      EXPECT_GT(read_file(target).size(), 3U) << c.target << there;
+      fs::remove(target);
+    }
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "real"), {}), 0) << "nothing left over";
+  fs::remove(folder_ / "link");
+  fs::create_symlink("t.csv", folder_ / "link");
+  expect_refused({"convert", "--format", "csv", "t.csv", "link"}, "is an input");
+  fs::remove(folder_ / "link");
+  fs::create_symlink("nowhere", folder_ / "link");
+  expect_refused({"plan", "--output", "link", "--svg", "nowhere", "p.csv"}, "would write the same file");
+}
+
+TEST_F(Command, OptionsOfSnapshotsAreRefusedForOtherTraces) {
+  write("t.csv", kTrace);
+  ASSERT_EQ(run({"convert", "t.csv", "t.rmm"}).status, 0);
+  ASSERT_EQ(run({"convert", "t.csv", "t.pickle"}).status, 0);
+  for (const char* const name : {"t.csv", "t.rmm"}) {
+    expect_refused({"convert", "--snapshot-device", "3", name, "u.csv"}, "--snapshot-device: ");
+    expect_refused({"convert", "--older", name, "u.csv"}, "--older: " + std::string(name) + " is no snapshot");
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "u.csv"));
+  EXPECT_EQ(run({"convert", "--snapshot-device", "0", "--older", "t.pickle", "u.csv"}).status, 0);
 }
 
 TEST_F(Command, AnOutputDoesNotReplaceAnInput) {
@@ -157,7 +222,8 @@ TEST_F(Command, AnOutputDoesNotReplaceAnInput) {
   write("t.csv", trace);
   expect_refused({"plan", "--output", "./p.csv", "p.csv"}, "is an input");
   expect_refused({"plan", "--svg", "p.csv", "p.csv"}, "is an input");
-  expect_refused({"plan", "--output", "x", "--svg", "x", "p.csv"}, "is an input");
+  expect_refused({"plan", "--output", "x", "--svg", "x", "p.csv"}, "x: --output and --svg would write the same file");
+  expect_refused({"plan", "--output", "x", "--svg", "./x", "p.csv"}, "would write the same file");
   expect_refused({"replay", "--report", "t.csv", "t.csv"}, "is an input");
   EXPECT_EQ(read_file(folder_ / "p.csv"), problem);
   EXPECT_EQ(read_file(folder_ / "t.csv"), trace);
@@ -167,7 +233,8 @@ TEST_F(Command, WrongUsageIsRefusedInTheProgramsName) {
   expect_refused({}, "A subcommand is required\nRun \"cistern --help\"");
   expect_refused({"abacus"}, "\"abacus\" is not a subcommand");
   expect_refused({"replay"}, "TRACE is required\nRun \"cistern replay --help\"");
-  expect_refused({"replay", "--repeat", "-3", "t.csv"}, "--repeat: Value -3 not in range");
+  expect_refused({"replay", "--repeat", "-3", "t.csv"},
+                 "--repeat: found \"-3\"; expected a whole number from 1 to 1000000");
   expect_refused({"plan", "--no-such-option", "p.csv"}, "--no-such-option");
   expect_refused({"convert", "one"}, "OUTPUT");
 }
@@ -191,6 +258,10 @@ TEST_F(Command, AFullDiskIsNoSuccess) {
       "cd '" + folder_.string() + "' && '" CISTERN_CLI "' replay --json --device model t.csv >/dev/full 2>.err";
   const int status = std::system(command.c_str());
   EXPECT_NE(WEXITSTATUS(status), 0);
+  for (const char* const asked : {"--help", "--version", "replay --help"}) {
+    const std::string help = std::string("'") + CISTERN_CLI + "' " + asked + " >/dev/full 2>/dev/null";
+    EXPECT_EQ(WEXITSTATUS(std::system(help.c_str())), 1) << asked;
+  }
 }
 
 }  // namespace

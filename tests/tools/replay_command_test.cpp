@@ -116,6 +116,16 @@ TEST_F(ReplayCommand, BadTracesNameFileLineAndExpectation) {
   expect_refused({"replay", "."}, "expected");
 }
 
+// Of a slab that is there before the first event nothing can be said; of what grows with the events it can.
+TEST_F(ReplayCommand, ResidentMemoryIsComparedWhereItGrows) {
+  write("t.csv", kTrace);
+  const auto rows = lines(run({"replay", "--json", "--check", "--allocator", "planned,cistern", "t.csv"}).out);
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_FALSE(rows[0]["check"].contains("resident")) << rows[0];
+  EXPECT_TRUE(rows[1]["check"].contains("resident")) << rows[1];
+  EXPECT_EQ(run({"replay", "--check", "--allocator", "planned", "t.csv"}).err, "");
+}
+
 TEST_F(ReplayCommand, WritesAReport) {
   const std::string name = "<b>&'\".csv";
   write(name, kTrace);

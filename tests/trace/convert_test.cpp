@@ -141,6 +141,92 @@ TEST(TraceConvert, AddressesBeyondTheirRangeAreRefused) {
   write_trace(folder.file("a.json"), t);
 }
 
+constexpr const char* kNames[] = {"a.csv", "a.rmm", "a.pickle", "a.json"};
+
+void expect_refused(const TempFolder& folder, const Trace& t, const std::string& text,
+                    const TraceWriteOptions& options = {}, std::string_view only = "") {
+  for (const std::string name : kNames) {
+    if (!only.empty() && name != only) continue;
+    try {
+      write_trace(folder.file(name), t, options);
+      ADD_FAILURE() << name << " was written, expected: " << text;
+    } catch (const TraceError& error) {
+      EXPECT_EQ(error.file(), folder.file(name));
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+    EXPECT_FALSE(trace_test::fs::exists(folder.file(name))) << name;
+  }
+}
+
+TEST(TraceConvert, ATraceThatIsNoneIsRefusedByItsEvent) {
+  TempFolder folder;
+  const Trace good = sample(folder);
+  const auto broken = [&](std::size_t event, auto change, const std::string& text) {
+    Trace t = good;
+    change(t.events[event]);
+    expect_refused(folder, t, "event " + std::to_string(event) + ": " + text);
+  };
+  broken(
+      2, [](TraceEvent& e) { e.stream = 3; }, "stream 3; there are 2");
+  broken(
+      4, [](TraceEvent& e) { e.id = 7; }, "id 7; expected 3");
+  broken(
+      4, [](TraceEvent& e) { e.id = 2; }, "id 2; expected 3");
+  broken(
+      0, [](TraceEvent& e) { e.kind = TraceEventKind::free; }, "a free of id 0, which no event allocated before");
+  broken(
+      3, [](TraceEvent& e) { e.id = UINT32_MAX; }, "a free of id 4294967295");
+  broken(
+      5,
+      [](TraceEvent& e) {
+        e = {1000, 15, 0, 0, TraceEventKind::free};
+      },
+      "a second free of id 0");
+  broken(
+      5, [](TraceEvent& e) { e.size -= 1; }, "a free of id 2 with size 4999999; expected 5000000");
+  broken(
+      3, [](TraceEvent& e) { e.time_us = 8; }, "the time 8 us after 9 us");
+  broken(
+      1, [](TraceEvent& e) { e.size = UINT64_MAX; }, "the size 18446744073709551615");
+  broken(
+      6, [](TraceEvent& e) { e.size = INT64_MAX; }, "700 live bytes and 9223372036854775807 more");
+  broken(
+      1, [](TraceEvent& e) { e.kind = TraceEventKind{2}; }, "kind 2");
+}
+
+TEST(TraceConvert, ATraceWhoseMembersDisagreeIsRefused) {
+  TempFolder folder;
+  const Trace good = sample(folder);
+  expect_refused(folder, Trace{}, "a trace without events");
+  Trace t = good;
+  t.streams.clear();
+  expect_refused(folder, t, "without streams");
+  t.streams = {5, 6};
+  expect_refused(folder, t, "a first stream called 5");
+  t.streams.assign(65537, 0);
+  expect_refused(folder, t, "65537 streams");
+  t = good;
+  t.allocations = 4;
+  expect_refused(folder, t, "4 allocations");
+  t = good;
+  t.original_ids = {1, 2};
+  expect_refused(folder, t, "2 original ids");
+  t.original_ids = {1, 2, 3, 4, 1};
+  expect_refused(folder, t, "the original id 1 twice", {}, "a.csv");
+  t.original_ids = {1, 2, 3, 4, UINT64_MAX};
+  expect_refused(folder, t, "the original id 18446744073709551615", {}, "a.csv");
+  t = good;
+  t.streams[1] = UINT64_MAX;
+  expect_refused(folder, t, "a stream called 18446744073709551615", {}, "a.csv");
+  t = good;
+  t.events.back().time_us = UINT64_MAX;
+  expect_refused(folder, t, "the time 18446744073709551615 us", {}, "a.csv");
+  for (const int level : {0, 10, 99, -1}) {
+    expect_refused(folder, good, "gzip_level " + std::to_string(level), {.format = {}, .gzip_level = level});
+  }
+  expect_refused(folder, good, "format 9", {.format = TraceFormat{9}});
+}
+
 // What PyTorch's memory_viz page relies on: opcodes that it knows, blocks that tile their segment, and a history that
 // leads to the state in `segments`.
 constexpr const char* kCheckSnapshot = R"(

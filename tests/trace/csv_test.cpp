@@ -14,6 +14,12 @@ using trace_test::TempFolder;
 
 const std::string kHeader = "event,id,size,stream,time_us\n";
 
+TEST(CsvTrace, FieldsInQuotesAreNamed) {
+  TempFolder folder;
+  const std::string path = folder.write("q.csv", "event,id,size,stream,time_us\n\"a\",0,1,0,0\n");
+  trace_test::expect_fault(path, 2, R"(the event "\"a\"")", "in no quotes");
+}
+
 TEST(CsvTrace, ReadsEventsAndFigures) {
   TempFolder folder;
   const Trace t = read_trace(folder.write("small.csv", kHeader + "a,0,100,0,5\na,1,50,7,6\nf,0,100,0,6\na,2,10,7,9\n"));

@@ -85,6 +85,21 @@ TEST(TraceRecorder, FailuresAreKeptForClose) {
   EXPECT_THROW(TraceRecorder(folder.file("")), TraceError);
 }
 
+TEST(TraceRecorder, TheNameSaysWhatIsWritten) {
+  TempFolder folder;
+  for (const char* const name : {"r", "r.txt", "r.gz", "r.rmm", "r.log", "r.rmm.csv", "r.rmm.csv.gz", "r.pickle",
+                                 "r.json.gz", "r.csv.zst", "r.CSV", "csv"}) {
+    try {
+      TraceRecorder r(folder.file(name));
+      ADD_FAILURE() << "accepted: " << name;
+    } catch (const TraceError& error) {
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(".csv or .csv.gz"), std::string::npos) << error.what();
+    }
+    EXPECT_FALSE(trace_test::fs::exists(folder.file(name))) << name;
+  }
+}
+
 TEST(TraceRecorder, WhatWasRecordedBeforeAFaultIsAWholeFile) {
   TempFolder folder;
   TraceRecorder r(folder.file("r.csv.gz"));
@@ -92,6 +107,57 @@ TEST(TraceRecorder, WhatWasRecordedBeforeAFaultIsAWholeFile) {
   r.allocated(std::uint64_t{5}, UINT64_MAX);
   EXPECT_THROW(r.close(), TraceError);
   EXPECT_EQ(read_trace(folder.file("r.csv.gz")).events.size(), 5u);
+}
+
+// close() must throw with this text, and what is in the file must be a trace.
+void expect_refused(TraceRecorder& r, const std::string& file, std::uint64_t events, const std::string& text) {
+  EXPECT_EQ(r.events(), events);
+  try {
+    r.close();
+    ADD_FAILURE() << "closed without a word of " << text;
+  } catch (const TraceError& error) {
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+  if (events > 0) {
+    EXPECT_EQ(read_trace(file).events.size(), events);
+  }
+}
+
+TEST(TraceRecorder, SumsThatNoTraceCanHoldAreRefused) {
+  TempFolder folder;
+  TraceRecorder r(folder.file("r.csv"));
+  for (std::uint64_t key = 0; key < 3; ++key) r.allocated(key, std::uint64_t{1} << 62);
+  expect_refused(r, folder.file("r.csv"), 1, "live bytes");
+  TraceRecorder freed(folder.file("f.csv"));
+  for (std::uint64_t key = 0; key < 3; ++key) {
+    freed.allocated(key, std::uint64_t{1} << 62);
+    freed.freed(key);
+  }
+  for (int i = 0; i < 3; ++i) freed.allocated(std::uint64_t{9}, std::uint64_t{1} << 62);  // Freed unseen.
+  freed.close();
+  EXPECT_EQ(read_trace(folder.file("f.csv")).events.size(), 11u);
+}
+
+TEST(TraceRecorder, MoreStreamsThanATraceCanHoldAreRefused) {
+  TempFolder folder;
+  TraceRecorder r(folder.file("r.csv"));
+  for (std::uint64_t i = 1; i <= 70000; ++i) r.allocated(i, 1, i);
+  expect_refused(r, folder.file("r.csv"), 65535, "65536 streams");
+  TraceRecorder frees(folder.file("f.csv"));
+  for (std::uint64_t i = 1; i <= 70000; ++i) {
+    frees.allocated(i, 1);
+    frees.freed(i, i);
+  }
+  expect_refused(frees, folder.file("f.csv"), 2 * 65535 + 1, "65536 streams");
+}
+
+TEST(TraceRecorder, NothingRecordedIsToldByClose) {
+  TempFolder folder;
+  TraceRecorder r(folder.file("r.csv"));
+  r.freed(std::uint64_t{1});
+  r.flush();
+  expect_refused(r, folder.file("r.csv"), 0, "without events");
+  r.close();
 }
 
 TEST(TraceRecorder, AFullDiskIsToldByClose) {

@@ -323,6 +323,39 @@ TEST_F(Checker, MissingFrees) {
   EXPECT_EQ(found().faults, 1U);
 }
 
+TEST(ResidentMemory, IsWithinThreePercentAndTheBooks) {
+  constexpr std::uint64_t kMiBs = 1 << 20;
+  EXPECT_FALSE(resident_fault(0, 0, 0));
+  EXPECT_FALSE(resident_fault(100 * kMiBs, 200 * kMiBs, 1000)) << "less is no fault";
+  EXPECT_FALSE(resident_fault(103 * kMiBs, 100 * kMiBs, 0));
+  EXPECT_FALSE(resident_fault(104 * kMiBs, 100 * kMiBs, 0));
+  EXPECT_TRUE(resident_fault(104 * kMiBs + 1, 100 * kMiBs, 0));
+  EXPECT_TRUE(resident_fault(3 * kMiBs, kMiBs, 0)) << "not lost among the books of a small trace";
+  EXPECT_FALSE(resident_fault(104 * kMiBs + 128000, 100 * kMiBs, 1000));
+  EXPECT_TRUE(resident_fault(104 * kMiBs + 128001, 100 * kMiBs, 1000));
+  EXPECT_EQ(
+      resident_fault(3 * kMiBs, kMiBs, 8),
+      "resident memory grew by 3145728 bytes, 2097152 more than the 1048576 bytes reserved; expected at most 3 % and "
+      "1049600 more");
+}
+
+// Their descriptors alone are more than 3 %.
+TEST(Replay, ManyTinyBlocksPassTheCheck) {
+  Trace trace;
+  trace.name = "tiny";
+  const auto count = std::uint32_t{100000};
+  trace.allocations = count;
+  for (std::uint32_t id = 0; id < count; ++id) trace.events.push_back({32, id, id, 0, TraceEventKind::allocate});
+  for (std::uint32_t id = 0; id < count; ++id) trace.events.push_back({32, count + id, id, 0, TraceEventKind::free});
+  ReplayOptions options;
+  options.check = true;
+  for (const unsigned threads : {1U, 3U}) {
+    options.threads = threads;
+    const ReplayResult result = replay(compile(trace, "tiny.csv"), options);
+    EXPECT_TRUE(result.ok()) << (result.check->messages.empty() ? "" : result.check->messages.front());
+  }
+}
+
 TEST(ReplayCheck, ResidentMemoryFollowsTouching) {
   const auto before = resident_bytes();
   if (!before) GTEST_SKIP();

@@ -8,6 +8,7 @@
 #include "adapters/c_api.hpp"
 #include "cistern/trace.hpp"
 #include "trace/builder.hpp"
+#include "trace/event_check.hpp"
 
 struct cistern_recorder {
   cistern::TraceRecorder value;
@@ -64,24 +65,12 @@ TraceWriteOptions options_from_c(const cistern_trace_write_options* options) {
                            ": expected a cistern_trace_format (0 to 3), or less than 0");
   }
   if (given.gzip_level < 0 || given.gzip_level > 9) {
-    throw invalid_argument("cistern_trace_write: gzip_level " + std::to_string(given.gzip_level) + ": expected 0 to 9");
+    throw invalid_argument("cistern_trace_write: gzip_level " + std::to_string(given.gzip_level) +
+                           ": expected 1 to 9, or 0 for 6");
   }
   if (given.format >= 0) wanted.format = static_cast<TraceFormat>(given.format);
   if (given.gzip_level != 0) wanted.gzip_level = given.gzip_level;
   return wanted;
-}
-
-[[noreturn]] void refuse_event(std::size_t i, const std::string& why) {
-  throw invalid_argument("cistern_trace_create: event " + std::to_string(i) + ": " + why);
-}
-
-// What the events call streams, in their numbers; the builder numbers them anew, in the order of their use.
-std::uint64_t stream_value(const cistern_trace_event& event, std::size_t i, std::span<const std::uint64_t> streams) {
-  if (streams.empty()) return event.stream;
-  if (event.stream >= streams.size()) {
-    refuse_event(i, "stream " + std::to_string(event.stream) + "; there are " + std::to_string(streams.size()));
-  }
-  return streams[event.stream];
 }
 
 Trace trace_from_c(std::span<const cistern_trace_event> events, std::span<const std::uint64_t> streams,
@@ -90,18 +79,20 @@ Trace trace_from_c(std::span<const cistern_trace_event> events, std::span<const 
     throw invalid_argument("cistern_trace_create: the first stream is called " + std::to_string(streams.front()) +
                            "; expected 0, the default stream");
   }
-  trace::TraceBuilder builder(name, trace::TraceBuilder::Clock::strict, trace::TraceBuilder::Place::entry, "events");
+  // What the events call streams, in their numbers; the builder numbers them anew, in the order of their use.
+  trace::EventCheck check(streams.empty() ? trace::kMaxStreams : streams.size(), trace::EventCheck::FreeSize::ignored);
+  trace::TraceBuilder builder(name, trace::TraceBuilder::Clock::strict);
   for (std::size_t i = 0; i < events.size(); ++i) {
     const cistern_trace_event& event = events[i];
-    builder.at(i);
-    const std::uint16_t stream = builder.stream(stream_value(event, i, streams));
+    const auto kind = event.free != 0 ? TraceEventKind::free : TraceEventKind::allocate;
+    if (const std::string fault = check.next({event.size, event.time_us, event.id, event.stream, kind});
+        !fault.empty()) {
+      throw invalid_argument("cistern_trace_create: event " + std::to_string(i) + ": " + fault);
+    }
+    const std::uint16_t stream = builder.stream(streams.empty() ? event.stream : streams[event.stream]);
     if (event.free != 0) {
-      if (event.id >= builder.allocations())
-        refuse_event(i, "a free of id " + std::to_string(event.id) + ", which no event allocated before");
       builder.free(event.id, stream, event.time_us);
     } else {
-      if (event.id != builder.allocations())
-        refuse_event(i, "id " + std::to_string(event.id) + "; expected " + std::to_string(builder.allocations()));
       builder.allocate(event.size, stream, event.time_us);
     }
   }
