@@ -38,8 +38,9 @@
 namespace cistern {
 
 namespace pooling {
+class ArenaCore;
 class PoolCore;
-}
+}  // namespace pooling
 
 /// How a request is rounded up to the size of a bucket.
 enum class Bucketing : std::uint8_t {
@@ -201,6 +202,7 @@ class BufferPool {
   std::vector<std::string> check_invariants() const;
 
  private:
+  friend class pooling::ArenaCore;  // Refuses in its own name what its pool would.
   detail::PoolBucket* find(std::size_t byte_len) const noexcept {
     if (front_->sizes == detail::PoolFront::Sizes::power) return &front_->buckets[detail::power_index(byte_len)];
     if (front_->sizes == detail::PoolFront::Sizes::steps) return &front_->buckets[detail::step_index(byte_len)];

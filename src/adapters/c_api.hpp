@@ -123,12 +123,12 @@ inline constexpr std::size_t kFirstSize<cistern_pool_counts> = offsetof(cistern_
 
 template <class Struct>
 void check_struct_size(const Struct& given) {
-  if (given.struct_size < kFirstSize<Struct>) {
-    throw invalid_argument("struct_size " + std::to_string(given.struct_size) + ": expected sizeof the struct, " +
-                           std::to_string(sizeof(Struct)) +
-                           (kFirstSize<Struct> < sizeof(Struct) ? ", or from an older header at least " : "") +
-                           (kFirstSize<Struct> < sizeof(Struct) ? std::to_string(kFirstSize<Struct>) : ""));
-  }
+  constexpr std::size_t first = kFirstSize<Struct>;
+  if (given.struct_size >= first) return;
+  std::string text = "struct_size " + std::to_string(given.struct_size) + ": expected sizeof the struct, " +
+                     std::to_string(sizeof(Struct));
+  if (first < sizeof(Struct)) text += ", or from an older header at least " + std::to_string(first);
+  throw invalid_argument(text);
 }
 
 // Copies `from` to a caller's struct that may be older and shorter; both start with their size.

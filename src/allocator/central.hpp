@@ -229,7 +229,7 @@ class Central {
   // Whether the memory limit is below what is live and `bytes` more: nothing that can be evicted helps then, and memory
   // that is mapped already is not handed out either.
   bool beyond_limit(const Lock&, std::uint64_t bytes) const {
-    return reserved() > limits_.memory() && live_with(bytes);
+    return reserved() > limits_.memory() && exceeds_limit(bytes);
   }
   // What is wired becomes real: live memory before memory that nobody uses. `batches`: the program says so before each
   // submission, so that it is not done at every change.
@@ -282,7 +282,8 @@ class Central {
   core::HeapNode* bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                         const void* thread);
   bool room_for(const Lock& lock, std::uint64_t bytes, const void* thread);
-  [[gnu::noinline, gnu::cold]] bool live_with(std::uint64_t bytes) const;
+  // Whether the limit is below what is live and so many bytes more.
+  [[gnu::noinline, gnu::cold]] bool exceeds_limit(std::uint64_t bytes) const;
   std::uint64_t reserved() const { return (group_ ? group_->reserved() : 0) + host_.bytes() + ordered_.reserved(); }
   // pre: the block is not handed out. False when the device makes no object for it.
   bool make_object(StreamHeap& heap, std::uint64_t offset, core::Block* block) {
@@ -313,6 +314,8 @@ class Central {
   void flush_recent(const Lock& lock, StreamHeap& heap);
   void flush_recent(const Lock& lock);
   void release_above(const Lock& lock, std::uint64_t excess_bytes);
+  // Bytes in use that are not those of views.
+  std::uint64_t live() const;
   std::uint64_t excess() const;
   void apply_limit();
   void publish(const Lock& lock);

@@ -248,15 +248,15 @@ void Central::release_above(const Lock& lock, std::uint64_t excess_bytes) {
   apply_limit();
 }
 
-std::uint64_t Central::excess() const {
+std::uint64_t Central::live() const {
   const std::uint64_t active = figures_.active(), views = view_bytes_.load(std::memory_order_relaxed);
-  return limits_.excess(reserved(), active - std::min(active, views));
+  return active - std::min(active, views);
 }
 
-bool Central::live_with(std::uint64_t bytes) const {
-  const std::uint64_t active = figures_.active(), views = view_bytes_.load(std::memory_order_relaxed);
-  const std::uint64_t live = active - std::min(active, views);
-  return bytes > limits_.memory() || live > limits_.memory() - bytes;
+std::uint64_t Central::excess() const { return limits_.excess(reserved(), live()); }
+
+bool Central::exceeds_limit(std::uint64_t bytes) const {
+  return bytes > limits_.memory() || live() > limits_.memory() - bytes;
 }
 
 void Central::enforce_cache_limit(const Lock& lock, const void* thread) {

@@ -140,7 +140,7 @@ class DeviceAllocator : public Allocator {
   core::ThreadCache* join(const Central::Lock& lock, ThreadRecord& record, StreamHeap& heap);
   void restore_empty(core::Block* block) const;
   void poison(const core::Block* block) const;
-  void add_use(Buffer buffer, const Stream& stream, const char* call);
+  void add_use(core::Block* block, const Stream& stream);
   core::ThreadCache* cache_for(const core::Block* block) const;
   // Whether a free block may go into a thread's cache.
   bool kept_by_threads(const core::Block* block) const {

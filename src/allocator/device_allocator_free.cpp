@@ -200,23 +200,21 @@ void DeviceAllocator::free(Buffer buffer, const Stream& stream) {
   if (buffer.block() == nullptr) return;
   check_stream_entry(streams_.at(stream.slot()), stream, "free");
   if (asynchronous_) {
-    check_not_kept(checked(buffer, "free"), "free");
-    add_use(buffer, stream, "free");
+    Block* const block = checked(buffer, "free");
+    check_not_kept(block, "free");
+    add_use(block, stream);
   }
   free(buffer);
 }
 
 void DeviceAllocator::record_use(Buffer buffer, const Stream& stream) {
   check_stream_entry(streams_.at(stream.slot()), stream, "record_use");
-  if (asynchronous_) {
-    add_use(buffer, stream, "record_use");
-  } else {
-    checked(buffer, "record_use");
-  }
+  Block* const block = checked(buffer, "record_use");
+  if (asynchronous_) add_use(block, stream);
 }
 
-void DeviceAllocator::add_use(Buffer buffer, const Stream& stream, const char* call) {
-  Block* block = checked(buffer, call);
+// pre: the block is live.
+void DeviceAllocator::add_use(Block* block, const Stream& stream) {
   if ((block->flags & core::kBlockView) != 0) return;  // Its memory is not ours to reuse.
   const core::HeapNode* node = node_of(block);
   if (node != nullptr && streams_.at(stream.slot())->heap->index == node->stream) return;

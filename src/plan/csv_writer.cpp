@@ -1,13 +1,11 @@
 // Writes planning problems with their offsets as CSV, in the columns that csv_reader.cpp understands. No state, no
 // locking; any code may call it.
-#include <cerrno>
-#include <fstream>
 #include <ostream>
 #include <string>
-#include <system_error>
 
 #include "cistern/error.hpp"
 #include "cistern/plan.hpp"
+#include "plan/output_file.hpp"
 
 namespace cistern {
 namespace {
@@ -91,17 +89,7 @@ void write_plan_csv(std::ostream& out, const PlanProblem& problem, const std::ve
 
 void write_plan_csv(const std::string& path, const PlanProblem& problem, const std::vector<std::int64_t>& offsets) {
   check_plan(problem, offsets);
-  // Streams keep no reason; the system's last one is theirs.
-  const auto refuse = [&](const char* what) {
-    const std::string why = errno != 0 ? " (" + std::generic_category().message(errno) + ")" : "";
-    throw invalid_argument(path + ": " + what + why + "; expected a file that can be written");
-  };
-  errno = 0;
-  std::ofstream out(path, std::ios::binary);
-  if (!out) refuse("cannot be opened");
-  write_rows(out, problem, offsets);
-  out.flush();
-  if (!out) refuse("writing failed");
+  planner::write_file(path, [&](std::ostream& out) { write_rows(out, problem, offsets); });
 }
 
 }  // namespace cistern

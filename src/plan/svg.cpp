@@ -1,15 +1,13 @@
 // Draws plans as SVG. No state, no locking; any code may call it.
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <fstream>
 #include <iomanip>
 #include <ostream>
 #include <sstream>
-#include <system_error>
 
 #include "cistern/error.hpp"
 #include "cistern/plan.hpp"
+#include "plan/output_file.hpp"
 
 namespace cistern {
 namespace {
@@ -210,16 +208,7 @@ void write_plan_svg(std::ostream& out, const PlanProblem& problem, const std::ve
 void write_plan_svg(const std::string& path, const PlanProblem& problem, const std::vector<std::int64_t>& offsets,
                     const PlanSvgOptions& options) {
   check(problem, offsets, options);  // Before the file is touched.
-  const auto refuse = [&](const char* what) {
-    const std::string why = errno != 0 ? " (" + std::generic_category().message(errno) + ")" : "";
-    throw invalid_argument(path + ": " + what + why + "; expected a file that can be written");
-  };
-  errno = 0;
-  std::ofstream out(path, std::ios::binary);
-  if (!out) refuse("cannot be opened");
-  Drawing(out, problem, offsets, options).draw();
-  out.flush();
-  if (!out) refuse("writing failed");
+  planner::write_file(path, [&](std::ostream& out) { Drawing(out, problem, offsets, options).draw(); });
 }
 
 }  // namespace cistern

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cistern/error.hpp"
+#include "pool/pool_core.hpp"
 #include "pool/slot_store.hpp"
 
 namespace cistern::pooling {
@@ -164,19 +165,13 @@ bool ArenaCore::switch_shape(std::size_t bytes) {
 
 void ArenaCore::release(TypedBuffer& buffer) {
   Slot* slot = HandleAccess::slot(buffer);
-  const auto refuse = [](const std::string& why) { throw invalid_argument("PlannedArena::release: " + why); };
+  const auto refuse = [](const char* why) { throw invalid_argument(std::string("PlannedArena::release: ") + why); };
   if (slot == nullptr) refuse("the handle is empty (released before, or never filled)");
   detail::SlotOwner* const owner = detail_of(*slot).owner;
   if (owner->pool_id() != id_) {
     const bool last = detail::handle_count(*slot) == 1;
-    try {
-      pool_.release(buffer);
-    } catch (const invalid_argument& error) {
-      // The caller knows no pool.
-      constexpr std::string_view kPool = "BufferPool::release: ";
-      const std::string_view text = error.what();
-      refuse(std::string(text.substr(text.starts_with(kPool) ? kPool.size() : 0)));
-    }
+    if (const char* why = pool_.core_->may_release(buffer)) refuse(why);
+    pool_.core_->release(buffer);
     if (recording_ && last) recorder_.released(slot);
     return;
   }
