@@ -102,10 +102,12 @@ def event_rows(table: Table, f: dict) -> None:
         if "second_ns" not in e:
             continue
         text = f"{e['second_ns']:.0f} ns (first {e['first_ns']:.0f}, fifth {e['fifth_ns']:.0f}; {e['second_calls']:.0f} calls)"
-        if "torch_second_ns" in e:
-            times = e["torch_second_ns"] / e["second_ns"]
-            table.add(f"{case}: event of the second pass", f"{text}; PyTorch {e['torch_second_ns']:.0f} ns, {times:.1f}x",
-                      ">= 4x", times >= 4)
+        if "second_times" in e:
+            # Turn by turn: the host's speed changes between turns.
+            times = e["second_times"]
+            table.add(f"{case}: event of the second pass",
+                      f"{text}; PyTorch {e['torch_second_ns']:.0f} ns, {times:.1f}x (first {e['first_times']:.1f}x, fifth "
+                      f"{e['fifth_times']:.1f}x)", ">= 4x", times >= 4)
         else:
             table.add(f"{case}: event of the second pass", text)
 

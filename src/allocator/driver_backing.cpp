@@ -212,11 +212,7 @@ bool DeviceWork::wait_for_all() {
 
 bool DeviceWork::order(void* earlier, void* later) {
   if (earlier == later || !driver_.capabilities().asynchronous) return true;
-  Event event = Event::none;
-  if (driver_.record(earlier, event) != Status::ok) return false;
-  const bool ordered = driver_.wait(later, event) == Status::ok;
-  driver_.release(event);
-  return ordered;
+  return driver_.order(earlier, later) == Status::ok;
 }
 
 drivers::Address DriverBacking::address_in_segment(std::uint64_t offset) const {

@@ -17,6 +17,12 @@ std::uint32_t HeapGroup::Impl::cap() const {
                                                std::max(HeapTuning::cap_most, large)));
 }
 
+std::uint64_t HeapGroup::Impl::free_cells() const {
+  std::uint64_t cells = 0;
+  for (const auto& heap : heaps) cells += heap->impl_->held ? 0 : heap->impl_->free_cells;
+  return cells;
+}
+
 std::uint64_t HeapGroup::Impl::allowed_cells() const {
   return cells_of(peak_live_bytes / 100 * (100 + config.slack_percent));
 }
@@ -68,7 +74,7 @@ void HeapGroup::set_limit(std::uint64_t bytes, bool tight) {
   impl_->note();
 }
 void HeapGroup::collect() { impl_->collect(false); }
-std::uint64_t HeapGroup::wholly_free() const { return impl_->pieces.free_cells() * impl_->config.cell_bytes; }
+std::uint64_t HeapGroup::wholly_free() const { return impl_->free_cells() * impl_->config.cell_bytes; }
 
 std::uint64_t HeapGroup::trim(std::uint64_t keep, bool wait) {
   const std::uint64_t before = impl_->held_cells();

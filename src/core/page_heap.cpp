@@ -20,7 +20,7 @@ PageHeap::Impl::Impl(PageHeap& self_, HeapGroup::Impl& group_, Backing& backing_
       range_cells(static_cast<std::uint32_t>(group_.config.range_bytes / cell_bytes)),
       cell_piece(range_cells),
       cell_node(range_cells) {
-  assert(std::has_single_bit(cell_bytes) && range_cells > 0);
+  assert(std::has_single_bit(cell_bytes) && range_cells > 0 && group.config.alignment >= 64);
   group.nodes.reserve(1);
   first = group.nodes.take();
   *first = {};
@@ -51,6 +51,13 @@ void PageHeap::Impl::forget_start(HeapNode* node) {
   if (cell_node[cell] != node) return;
   HeapNode* before = node->prev;
   cell_node[cell] = before != nullptr && before->offset >> cell_shift == cell ? before : nullptr;
+}
+
+// Whether no live byte is in the piece.
+bool PageHeap::Impl::is_free(const PieceInfo& piece) const {
+  const HeapNode* node = node_at(std::uint64_t{piece.start} << cell_shift);
+  return node->state == NodeState::run && node->offset + node->size >= std::uint64_t{piece.start + piece.cells}
+                                                                           << cell_shift;
 }
 
 HeapNode* PageHeap::Impl::node_at(std::uint64_t offset) const {
@@ -87,6 +94,8 @@ HeapNode* PageHeap::Impl::split(HeapNode* node, std::uint64_t at) {
   if (node->next != nullptr) node->next->prev = right;
   node->next = right;
   node->size = at - node->offset;
+  clip_freed(node);
+  clip_freed(right);
   note_start(right);
   return right;
 }
@@ -155,6 +164,7 @@ HeapNode* PageHeap::Impl::cut_front(HeapNode* run, std::uint64_t bytes) {
   const std::uint64_t cell = run->offset >> cell_shift;
   run->offset += bytes;
   runs.resize(run, run->size - bytes);
+  clip_freed(run);
   if (run->offset >> cell_shift != cell) {
     if (cell_node[cell] == run) cell_node[cell] = node;
     note_start(run);
@@ -173,6 +183,7 @@ HeapNode* PageHeap::Impl::cut_back(HeapNode* run, std::uint64_t bytes) {
   if (run->next != nullptr) run->next->prev = node;
   run->next = node;
   runs.resize(run, run->size - bytes);
+  clip_freed(run);
   note_start(node);
   return node;
 }
@@ -182,6 +193,7 @@ HeapNode* PageHeap::Impl::cut_back(HeapNode* run, std::uint64_t bytes) {
 HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) {
   group.ledger.know(stream);  // So that no free fails.
   group.nodes.reserve(2);
+  free_cells -= free_cells_in(run->offset, run->offset + run->size, cells_of(offset, bytes));
   HeapNode* node = run;
   if (offset + bytes == run->offset + run->size && offset != run->offset) {
     node = cut_back(run, bytes);
@@ -202,7 +214,6 @@ HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64
   node->stream = stream;
   node->pinned = false;
   node->idle = false;
-  for_pieces(node, [&](PieceTable::Index i) { group.pieces.retain(i); });
   group.live_bytes += bytes;
   group.note_live();
   return node;
@@ -210,11 +221,15 @@ HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64
 
 // The live node becomes a part of the runs beside it, or a run.
 void PageHeap::Impl::free(HeapNode* node) {
-  const Freed freed = group.ledger.free(node->stream);
+  const Freed freed = group.ledger.free(node->stream, stretch_of(*node));
   HeapNode* const prev = node->prev;
   HeapNode* const next = node->next;
+  const bool joins_prev = prev != nullptr && prev->state == NodeState::run;
   const bool joins_next = next != nullptr && next->state == NodeState::run;
-  if (prev != nullptr && prev->state == NodeState::run) {
+  free_cells += free_cells_in(joins_prev ? prev->offset : node->offset,
+                              joins_next ? next->offset + next->size : node->offset + node->size,
+                              cells_of(node->offset, node->size));
+  if (joins_prev) {
     prev->freed.join(freed);
     std::uint64_t size = prev->size + node->size;
     drop(node);
@@ -248,8 +263,12 @@ PageHeap::~PageHeap() = default;
 std::uint64_t PageHeap::left_at(std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) const {
   const HeapNode* run = impl_->node_at(offset);
   const bool fits = run->state == NodeState::run && run->offset + run->size - offset >= bytes;
-  if (!fits || impl_->pin_cells(offset, bytes) != 0) return UINT64_MAX;
-  return run->size - bytes + (impl_->group.ledger.ready(stream, run->freed) ? 0 : Impl::kWait);
+  if (!fits) return UINT64_MAX;
+  const Impl::Span block = impl_->cells_of(offset, bytes);
+  const Impl::Span pieces = impl_->free_pieces(run->offset, run->offset + run->size, block);
+  if (!impl_->held && Impl::pin_cells(pieces, block) != 0) return UINT64_MAX;
+  return run->size - bytes +
+         (impl_->group.ledger.ready(stream, run->freed, {offset, offset + bytes}) ? 0 : Impl::kWait);
 }
 
 bool PageHeap::any_live() const {
@@ -267,7 +286,8 @@ const HeapNode* PageHeap::occupant(std::uint64_t offset, std::uint64_t bytes) co
 HeapNode* PageHeap::allocate_at(std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) {
   if (left_at(offset, bytes, stream) == UINT64_MAX) return nullptr;
   HeapNode* const run = impl_->node_at(offset);
-  return impl_->group.order(stream, run->freed, impl_->backing) ? impl_->carve(run, offset, bytes, stream) : nullptr;
+  const bool ordered = impl_->group.order(stream, run->freed, {offset, offset + bytes}, impl_->backing);
+  return ordered ? impl_->carve(run, offset, bytes, stream) : nullptr;
 }
 
 HeapNode* PageHeap::allocate(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
@@ -277,9 +297,7 @@ HeapNode* PageHeap::allocate(std::uint64_t bytes, std::uint64_t alignment, Strea
 
 void PageHeap::free(HeapNode* node) {
   assert(node->state == NodeState::live && node->heap == this);
-  PieceTable& pieces = impl_->group.pieces;
-  if (node->pinned) impl_->for_pieces(node, [&](PieceTable::Index i) { --pieces[i].pinned; });
-  impl_->for_pieces(node, [&](PieceTable::Index i) { pieces.drop(i); });
+  if (node->pinned) impl_->for_pieces(node, [&](PieceTable::Index i) { --impl_->group.pieces[i].pinned; });
   impl_->group.live_bytes -= node->size;
   if (node->idle) impl_->group.idle_bytes -= node->size;
   impl_->free(node);
@@ -309,7 +327,7 @@ Freed PageHeap::Impl::freed_in(const HeapNode* node, std::uint64_t end) {
 void PageHeap::for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const {
   const PieceTable& pieces = impl_->group.pieces;
   for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
-    if (pieces[i].heap == this) visit(pieces[i].id, pieces[i].live != 0);
+    if (pieces[i].heap == this) visit(pieces[i].id, impl_->held || !impl_->is_free(pieces[i]));
   }
   for (const StaleAddress& stale : impl_->group.stale) {
     if (stale.leaving && stale.node->heap == this) visit(stale.piece, false);

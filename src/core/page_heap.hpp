@@ -43,7 +43,7 @@ class PageHeap;
 
 struct HeapConfig {
   std::uint64_t cell_bytes = 2 * MiB;      // Granularity of the physical memory.
-  std::uint64_t alignment = 512;           // Of every block's start and size.
+  std::uint64_t alignment = 512;           // Of every block's start and size; at least 64.
   std::uint64_t range_bytes = 0;           // Reserved address space of a heap; a multiple of cell_bytes.
   std::uint64_t limit_bytes = UINT64_MAX;  // Reserved memory of the whole group never exceeds it.
   bool tight = false;                      // The limit is close to what will be live: see set_limit().

@@ -27,7 +27,7 @@ std::vector<std::string> HeapGroup::check_invariants() const {
   std::uint64_t mapped_bytes = 0;
   std::uint64_t leaving = 0;
   std::size_t stale = 0;
-  std::vector<std::uint32_t> touched(g.pieces.slots(), 0);
+  std::vector<std::uint32_t> touched(g.pieces.slots(), 0), pinned(g.pieces.slots(), 0);
   for (const auto& heap : g.heaps) {
     const PageHeap::Impl& h = *heap->impl_;
     std::uint64_t expected = 0;
@@ -55,6 +55,7 @@ std::vector<std::string> HeapGroup::check_invariants() const {
           const PieceTable::Index i = h.cell_piece[c];
           if (i == 0) break;
           ++touched[i];
+          pinned[i] += n->pinned ? 1 : 0;
           c = g.pieces[i].start + g.pieces[i].cells;
         }
       }
@@ -86,10 +87,9 @@ std::vector<std::string> HeapGroup::check_invariants() const {
     const PieceInfo& p = g.pieces[static_cast<PieceTable::Index>(i)];
     if (p.heap == nullptr) continue;
     held += p.cells;
-    if (p.live == 0) free_cells += p.cells;
-    const std::uint32_t held_live = p.heap->impl_->held ? 1 : 0;
-    require(p.live == touched[i] + held_live, "a piece counts the live nodes that touch it");
-    require(p.pinned >= held_live, "pieces of a held heap are pinned");
+    if (touched[i] == 0 && !p.heap->impl_->held) free_cells += p.cells;
+    require((touched[i] == 0) == p.heap->impl_->is_free(p), "a piece is free when no live node touches it");
+    require(p.pinned == pinned[i], "a piece counts the pinned nodes that touch it");
     for (std::uint32_t c = p.start; c < p.start + p.cells; ++c) {
       require(p.heap->impl_->cell_piece[c] == i, "a piece is shown at its cells");
     }
@@ -97,7 +97,7 @@ std::vector<std::string> HeapGroup::check_invariants() const {
   require(mapped_bytes == held * cell, "conservation: live + run bytes = bytes of the pieces");
   require(live == g.live_bytes, "conservation: live bytes");
   require(held == g.pieces.cells(), "conservation: cells of the pieces");
-  require(free_cells == g.pieces.free_cells(), "conservation: cells of free pieces");
+  require(free_cells == g.free_cells(), "conservation: cells of free pieces");
   require(leaving == g.releasing_cells, "conservation: cells that are leaving");
   require(gauge_.reserved == g.held_cells() * cell, "conservation: the gauge shows what is held");
   require(g.held_cells() <= g.held_ceiling, "held memory keeps the limit");

@@ -23,7 +23,8 @@ HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment, Str
     if (place.node == nullptr) continue;
     // Before new memory is merged with what lies beside the place. Where some stream cannot be waited for (a graph
     // capture): once more, beside what it freed.
-    if (!group.order(stream, freed_in(node_at(place.offset), place.offset + bytes), backing)) {
+    const Stretch where{place.offset, place.offset + bytes};
+    if (!group.order(stream, freed_in(node_at(place.offset), where.end), where, backing)) {
       if (std::exchange(taker.over, Over::ready) == Over::any) attempt = kBest - 1;
       continue;
     }
@@ -107,7 +108,9 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
     if (d < chunk && chunk <= need + room && group.held_cells() + chunk <= allowed) d = chunk;
     PieceTable::Index victim = held ? 0 : find_victim(need, std::min(2 * need, need + room), wanted);
     const bool may_create = group.held_cells() + d <= std::min(allowed, group.create_limit_cells());
-    const bool prefer_new = group.config.commit_on_touch || 4 * group.pieces[victim].cells < std::min(need, cap);
+    // A move between streams makes one of them wait, too.
+    const bool prefer_new =
+        group.config.commit_on_touch || group.ledger.several() || 4 * group.pieces[victim].cells < std::min(need, cap);
     if (may_create && prefer_new) victim = 0;
     std::uint32_t done = 0;
     const Over before = taker.over;
@@ -200,12 +203,13 @@ bool PageHeap::Impl::split_pinned(Span keep) {
     }
     return count;
   };
+  if (held) return false;
   PieceTable::Index best = 0;
   std::uint32_t gain = 0;
   std::vector<Part> parts;
   for (PieceTable::Index i = 1; i < group.pieces.slots(); ++i) {
     const PieceInfo& p = group.pieces[i];
-    if (p.heap != &self || p.live == 0 || p.pinned != 0 || p.cells < 2) continue;
+    if (p.heap != &self || p.pinned != 0 || p.cells < 2 || is_free(p)) continue;
     if (p.start < keep.last && keep.first < p.start + p.cells) continue;
     const std::uint32_t live = live_cells(p, parts);
     if (live <= headroom && p.cells - live > gain) {
@@ -234,17 +238,11 @@ bool PageHeap::Impl::split_pinned(Span keep) {
 // The table and the nodes after a split: each part stands where the piece stood, the rest of it is a gap.
 void PageHeap::Impl::replace_entry(PieceTable::Index index, const std::vector<Part>& parts) {
   const PieceInfo old = group.pieces[index];
-  while (group.pieces[index].live > 0) group.pieces.drop(index);
   group.pieces.erase(index);
   std::fill_n(cell_piece.begin() + old.start, old.cells, PieceTable::Index{0});
   for (const Part& part : parts) {
     const PieceTable::Index i = group.pieces.add(part.piece, &self, raw(part.at), part.cells);
     std::fill_n(cell_piece.begin() + raw(part.at), part.cells, i);
-    const std::uint64_t begin = std::uint64_t{raw(part.at)} << cell_shift;
-    const std::uint64_t end = begin + (std::uint64_t{part.cells} << cell_shift);
-    for (const HeapNode* n = node_at(begin); n != nullptr && n->offset < end; n = n->next) {
-      if (n->state == NodeState::live) group.pieces.retain(i);
-    }
     group.counts.created += 1;
   }
   group.counts.released += 1;

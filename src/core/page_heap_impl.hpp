@@ -95,10 +95,15 @@ struct HeapGroup::Impl {
   std::uint64_t allowed_cells() const;
   // Segments only: cells that may be held while some of them wait for work to end, 1.12 x the peak of live bytes.
   std::uint64_t tolerated_cells() const { return cells_of(peak_live_bytes / 25 * 28); }
-  // Makes the stream wait for those that freed the memory. False when one of them cannot be waited for now.
-  bool order(StreamIndex stream, const Freed& freed, Backing& backing) {
-    if (ledger.ready(stream, freed)) return true;
-    return ledger.order(stream, freed, [&](StreamIndex other) { return backing.order(other, stream); });
+  // In pieces without a live byte that may leave their place.
+  std::uint64_t free_cells() const;
+  // Visits these pieces.
+  template <class F>
+  void for_each_free(F&& f) const;
+  // Makes the stream wait for those that freed memory in the stretch. False when one of them cannot be waited for now.
+  bool order(StreamIndex stream, const Freed& freed, Stretch where, Backing& backing) {
+    if (ledger.ready(stream, freed, where)) return true;
+    return ledger.order(stream, freed, where, [&](StreamIndex other) { return backing.order(other, stream); });
   }
   // Makes room in the books, before a step has changed anything: it must not stop half way. False when the host has no
   // memory for so many new nodes, pieces and stale addresses.
@@ -145,6 +150,10 @@ struct PageHeap::Impl {
   void drop(HeapNode* node);
   void link_free(HeapNode* node);
   void unlink_free(HeapNode* node);
+  // A run became shorter.
+  void clip_freed(HeapNode* run) const {
+    if (group.ledger.several()) run->freed.clip(stretch_of(*run));
+  }
   HeapNode* split(HeapNode* node, std::uint64_t at);
   HeapNode* merge(HeapNode* node);
   void absorb_next(HeapNode* node);
@@ -153,23 +162,50 @@ struct PageHeap::Impl {
   HeapNode* node_at(std::uint64_t offset) const;
   // Who freed the runs from a node on, up to an offset.
   static Freed freed_in(const HeapNode* node, std::uint64_t end);
+  static Stretch stretch_of(const HeapNode& node) { return {node.offset, node.offset + node.size}; }
+  Stretch stretch_of(const PieceInfo& piece) const {
+    return {std::uint64_t{piece.start} << cell_shift, std::uint64_t{piece.start + piece.cells} << cell_shift};
+  }
   Span cells_of(std::uint64_t offset, std::uint64_t bytes) const {
     return {static_cast<std::uint32_t>(offset >> cell_shift),
             static_cast<std::uint32_t>((offset + bytes + cell_bytes - 1) >> cell_shift)};
   }
   template <class F>
   void for_pieces(const HeapNode* node, F&& f);
+  // The pieces that the cells touch, as far as they lie within free memory, [begin, end) in bytes: such pieces are
+  // free. None where first >= last. pre: the cells are mapped and within it.
+  Span free_pieces(std::uint64_t begin, std::uint64_t end, Span cells) const {
+    const PieceInfo& left = group.pieces[cell_piece[cells.first]];
+    const PieceInfo& right = group.pieces[cell_piece[cells.last - 1]];
+    const std::uint64_t left_end = left.start + left.cells, right_end = right.start + right.cells;
+    const bool left_free = std::uint64_t{left.start} << cell_shift >= begin;
+    const bool right_free = right_end << cell_shift <= end;
+    return {left_free ? left.start : static_cast<std::uint32_t>(left_end),
+            right_free ? static_cast<std::uint32_t>(right_end) : right.start};
+  }
+  // The same as a count.
+  std::uint32_t free_cells_in(std::uint64_t begin, std::uint64_t end, Span cells) const {
+    const Span pieces = free_pieces(begin, end, cells);
+    return pieces.last > pieces.first ? pieces.last - pieces.first : 0;
+  }
+  bool is_free(const PieceInfo& piece) const;
   HeapNode* change_state(Span cells, NodeState state, const Freed& freed = {});
 
   // --- Choice of place (page_heap_place.cpp) ---
-  std::int64_t pin_cells(std::uint64_t offset, std::uint64_t bytes) const;
+  // Free nodes side by side: [begin, end).
+  struct Hole {
+    HeapNode* first = nullptr;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  static std::uint32_t pin_cells(Span pieces, Span block);
   // Which streams freed memory: one; several; several, and only what is ready may be taken.
   enum class Sharing : std::uint8_t { none, some, only_ready };
-  template <Sharing kSharing>
+  template <Sharing kSharing, bool kPlain>
   Place best_mapped_among(std::uint64_t bytes, std::uint64_t alignment, Taker by) const;
   Place best_mapped(std::uint64_t bytes, std::uint64_t alignment, Taker by) const;
   Place best_unmapped(std::uint64_t bytes, std::uint64_t alignment, bool fewest_cells) const;
-  std::int64_t unmapped_cost(const HeapNode* hole, std::uint64_t offset, std::uint64_t bytes, bool fewest_cells) const;
+  std::int64_t unmapped_cost(const Hole& hole, std::uint64_t offset, std::uint64_t bytes, bool fewest_cells) const;
 
   // --- Growth (page_heap_grow.cpp) ---
   HeapNode* grow(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream);
@@ -185,7 +221,6 @@ struct PageHeap::Impl {
   // --- Pieces that move and leave (page_heap_pieces.cpp) ---
   void show_piece(PieceTable::Index index, const Freed& freed);
   void hide_piece(PieceTable::Index index, bool leaving);
-  void hold_piece(PieceTable::Index index, bool on);
   bool let_go(PieceTable::Index index);
   PieceTable::Index find_victim(std::uint32_t need, std::uint32_t most, Span keep);
   bool move_piece(PieceTable::Index index, std::uint32_t to);
@@ -202,9 +237,27 @@ struct PageHeap::Impl {
   NodeList gaps;
   HeapNode* first = nullptr;
   Taker taker;
-  bool held = false;                          // Each piece counts one live and pinned node more than there are.
+  bool held = false;                          // No piece moves, splits or leaves.
+  std::uint64_t free_cells = 0;               // In pieces without a live byte.
   ZeroedArray<PieceTable::Index> cell_piece;  // By cell; 0 where nothing is mapped or the address is stale.
   ZeroedArray<HeapNode*> cell_node;           // By cell: the last node that starts in it.
 };
+
+template <class F>
+void HeapGroup::Impl::for_each_free(F&& f) const {
+  for (const auto& heap : heaps) {
+    const PageHeap::Impl& h = *heap->impl_;
+    if (h.held || h.free_cells == 0) continue;
+    for (const HeapNode* run = h.runs.first_from(h.cell_bytes); run != h.runs.end(); run = run->bin_next) {
+      const auto end = static_cast<std::uint32_t>((run->offset + run->size) >> h.cell_shift);
+      for (auto c = static_cast<std::uint32_t>((run->offset + h.cell_bytes - 1) >> h.cell_shift); c < end;) {
+        const PieceTable::Index i = h.cell_piece[c];
+        const PieceInfo& p = pieces[i];
+        if (p.start >= c && p.start + p.cells <= end) f(i, p);
+        c = p.start + p.cells;
+      }
+    }
+  }
+}
 
 }  // namespace cistern::core

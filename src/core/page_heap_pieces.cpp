@@ -21,23 +21,14 @@ void PageHeap::Impl::show_piece(PieceTable::Index index, const Freed& freed) {
   const PieceInfo& p = group.pieces[index];
   std::fill_n(cell_piece.begin() + p.start, p.cells, index);
   change_state({p.start, p.start + p.cells}, NodeState::run, freed);
-  if (held) hold_piece(index, true);
-}
-
-void PageHeap::Impl::hold_piece(PieceTable::Index index, bool on) {
-  if (on) {
-    group.pieces.retain(index);
-    ++group.pieces[index].pinned;
-  } else {
-    --group.pieces[index].pinned;
-    group.pieces.drop(index);
-  }
+  free_cells += p.cells;
 }
 
 // The address of a free piece becomes stale. finish_moves() gives it a ticket. pre: room for two nodes, one address.
 void PageHeap::Impl::hide_piece(PieceTable::Index index, bool leaving) {
   const PieceInfo& p = group.pieces[index];
   std::fill_n(cell_piece.begin() + p.start, p.cells, PieceTable::Index{0});
+  free_cells -= p.cells;
   group.stale.push_back({change_state({p.start, p.start + p.cells}, NodeState::stale), kUnmarked, p.id, leaving});
 }
 
@@ -48,7 +39,7 @@ PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t 
   PieceTable::Index above = 0;
   const auto ready = [&](const PieceInfo& p) {
     const HeapNode* run = p.heap->impl_->node_at(std::uint64_t{p.start} << cell_shift);
-    return group.ledger.ready(taker.stream, run->freed);
+    return group.ledger.ready(taker.stream, run->freed, p.heap->impl_->stretch_of(p));
   };
   const auto better = [&](const PieceInfo& p, PieceTable::Index than, bool larger) {
     if (than == 0) return true;
@@ -58,7 +49,7 @@ PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t 
     if ((p.heap == &self) != (q.heap == &self)) return p.heap == &self;
     return p.heap == &self && p.start > q.start;  // High addresses leave first.
   };
-  group.pieces.for_each_free(PieceTable::class_of(most), [&](PieceTable::Index i, const PieceInfo& p) {
+  group.for_each_free([&](PieceTable::Index i, const PieceInfo& p) {
     if (p.heap == &self && overlaps(p, keep.first, keep.last)) return;
     if (taker.over == Over::ready && !ready(p)) return;
     if (p.cells <= need) {
@@ -73,29 +64,34 @@ PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t 
 bool PageHeap::Impl::move_piece(PieceTable::Index index, std::uint32_t to) {
   PieceInfo& p = group.pieces[index];
   Impl& from = *p.heap->impl_;
-  const Freed freed = from.node_at(std::uint64_t{p.start} << cell_shift)->freed;
-  if (!group.order(taker.stream, freed, backing)) {
+  Freed freed = from.node_at(std::uint64_t{p.start} << cell_shift)->freed;
+  freed.clip(from.stretch_of(p));
+  if (!group.order(taker.stream, freed, {}, backing)) {
     taker.over = Over::ready;
     return false;
   }
   if (!group.make_room(4, 0, 1) || !backing.map(Cell{to}, p.id, p.cells)) return false;
   from.hide_piece(index, false);
   group.pieces.relocate(index, &self, to);
+  freed.move_to(stretch_of(p));
   show_piece(index, freed);
   ++group.counts.moved;
   group.note();
   return true;
 }
 
-// Gives a free piece back: the smallest of at least `excess` cells, else the largest; none that touches `keep`.
+// Gives a free piece back: the smallest of at least `excess` cells, else the largest, high addresses first; none that
+// touches `keep`.
 // Without `may_wait` a piece whose address may still be in use leaves later, and counts as held until then.
 bool PageHeap::Impl::release_one(std::uint64_t excess, Span keep, bool may_wait) {
   PieceTable::Index best = 0;
-  group.pieces.for_each_free(PieceTable::kClasses - 1, [&](PieceTable::Index i, const PieceInfo& p) {
+  const auto better = [&](const PieceInfo& p, const PieceInfo& q) {
+    if (p.cells == q.cells) return p.heap == q.heap && p.start > q.start;
+    return q.cells >= excess ? p.cells >= excess && p.cells < q.cells : p.cells > q.cells;
+  };
+  group.for_each_free([&](PieceTable::Index i, const PieceInfo& p) {
     if (p.heap == &self && overlaps(p, keep.first, keep.last)) return;
-    const std::uint32_t size = best == 0 ? 0 : group.pieces[best].cells;
-    const bool enough = best != 0 && size >= excess;
-    if (enough ? p.cells >= excess && p.cells < size : p.cells > size) best = i;
+    if (best == 0 || better(p, group.pieces[best])) best = i;
   });
   if (best == 0) return false;
   if (!group.pieces[best].heap->impl_->let_go(best)) return false;
@@ -116,18 +112,12 @@ bool PageHeap::Impl::let_go(PieceTable::Index index) {
   return true;
 }
 
-void PageHeap::hold(bool on) {
-  if (std::exchange(impl_->held, on) == on) return;
-  const PieceTable& pieces = impl_->group.pieces;
-  for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
-    if (pieces[i].heap == this) impl_->hold_piece(i, on);
-  }
-}
+void PageHeap::hold(bool on) { impl_->held = on; }
 
 bool PageHeap::release_pieces() {
   const PieceTable& pieces = impl_->group.pieces;
   for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {
-    if (pieces[i].heap == this && pieces[i].live == 0 && !impl_->let_go(i)) break;
+    if (pieces[i].heap == this && impl_->is_free(pieces[i]) && !impl_->let_go(i)) break;
   }
   impl_->group.finish_moves(impl_->backing);
   impl_->group.collect(true);

@@ -22,102 +22,108 @@ constexpr std::size_t kRunCandidates = 6;
 constexpr std::size_t kTightCandidates = 64;
 constexpr std::size_t kHoleCandidates = 8;
 
-// Compilers make a branch of the plain way to say it.
-void take_if_less(std::uint64_t cost, std::size_t index, std::uint64_t& least, std::size_t& chosen) {
-  const std::uint64_t less = -std::uint64_t{cost < least};
-  least ^= (least ^ cost) & less;
-  chosen ^= (chosen ^ index) & static_cast<std::size_t>(less);
-}
-
 }  // namespace
 
-// Cells of wholly free pieces that the block would touch without covering them: memory that it keeps from moving.
-// Pieces inside the block are covered whole, so only the outer two count.
-std::int64_t PageHeap::Impl::pin_cells(std::uint64_t offset, std::uint64_t bytes) const {
-  const Span span = cells_of(offset, bytes);
-  const PieceTable::Index left = cell_piece[span.first], right = cell_piece[span.last - 1];
-  std::int64_t cells = 0;
-  if (const PieceInfo& p = group.pieces[left]; left != 0 && p.live == 0) {
-    cells = static_cast<std::int64_t>(p.cells) - (std::min(p.start + p.cells, span.last) - span.first);
-  }
-  if (right == left) return cells;
-  if (const PieceInfo& p = group.pieces[right]; right != 0 && p.live == 0) {
-    cells += static_cast<std::int64_t>(p.cells) - (span.last - std::max(p.start, span.first));
-  }
-  return cells;
+// Cells of wholly free pieces that a block would touch without covering them: memory that it keeps from moving. Pieces
+// inside the block are covered whole, so only the outer two count. `pieces`: the free ones that it touches.
+std::uint32_t PageHeap::Impl::pin_cells(Span pieces, Span block) {
+  const std::uint32_t left = block.first > pieces.first ? block.first - pieces.first : 0;
+  const std::uint32_t right = pieces.last > block.last ? pieces.last - block.last : 0;
+  return pieces.last > pieces.first ? left + right : 0;
 }
 
 // Start and end of the smallest runs that fit: least pin + 0.03 x what is left of the run + 0.03 x address. The pin is
 // looked up for the cheapest without it first, nearly always the last one looked at; the second end only where the
 // first has one. Other streams than the first come from the top, so that what is freed beside a block is rather of its
 // own stream.
-template <PageHeap::Impl::Sharing kSharing>
+template <PageHeap::Impl::Sharing kSharing, bool kPlain>
 PageHeap::Impl::Place PageHeap::Impl::best_mapped_among(std::uint64_t bytes, std::uint64_t alignment, Taker by) const {
-  const std::uint64_t size_matters = group.gauge.tight ? 0 : ~std::uint64_t{0};
-  const std::size_t candidates = group.gauge.tight ? kTightCandidates : kRunCandidates;
+  const auto up = [&](std::uint64_t offset) { return kPlain ? offset : align_up(offset, alignment); };
+  const auto down = [&](std::uint64_t offset) { return kPlain ? offset : align_down(offset, alignment); };
+  const std::uint64_t size_matters = kPlain || !group.gauge.tight ? ~std::uint64_t{0} : 0;
+  const std::size_t candidates = kPlain || !group.gauge.tight ? kRunCandidates : kTightCandidates;
   const bool from_top = kSharing != Sharing::none && by.stream != lowest;
   const std::uint64_t top = std::uint64_t{range_cells} << cell_shift;
-  // In bytes, without the constant part; UINT64_MAX where the block does not fit.
+  const auto ready_at = [&](const HeapNode* run, std::uint64_t offset) {
+    return kSharing == Sharing::none || group.ledger.ready(by.stream, run->freed, {offset, offset + bytes});
+  };
+  // Costs in bytes, without the constant part; UINT64_MAX where the block does not fit. Sizes and places are multiples
+  // of 64, so that the candidate's number has room below: the least of them needs no branch.
+  constexpr std::uint64_t kNumber = kTightCandidates - 1;
   std::array<HeapNode*, kTightCandidates> found;
   std::array<std::uint64_t, kTightCandidates> costs;
   std::uint64_t cheapest = UINT64_MAX;
-  std::size_t chosen = 0, count = 0;
   for (HeapNode* run = runs.first_from(bytes); run != runs.end() && cheapest == UINT64_MAX;) {
-    // Without branches: whether a run fits and is cheaper is a toss.
-    for (count = 0; count < candidates && run != runs.end(); ++count, run = run->bin_next) {
-      const std::uint64_t low = align_up(run->offset, alignment), end = run->offset + run->size;
-      const std::uint64_t place = from_top ? top - align_down(end - bytes, alignment) : low;
-      std::uint64_t fits = low + bytes <= end ? 1 : 0;
-      if (kSharing == Sharing::only_ready) fits &= group.ledger.ready(by.stream, run->freed) ? 1 : 0;
-      found[count] = run;
-      costs[count] = ((run->size & size_matters) + place) | (fits - 1);
-      take_if_less(costs[count], count, cheapest, chosen);
+    // Without branches: whether a run fits and is cheaper is a toss. The end of the runs is a run that never fits.
+    for (std::size_t i = 0; i < candidates; ++i, run = run->bin_next) {
+      const std::uint64_t low = up(run->offset), end = run->offset + run->size;
+      const std::uint64_t place = from_top ? top - down(end - bytes) : low;
+      std::uint64_t fits = (kPlain ? bytes <= run->size : low + bytes <= end) ? 1 : 0;
+      if (kSharing == Sharing::only_ready) {
+        const std::uint64_t high = down(end - bytes);
+        fits = fits != 0 && (ready_at(run, low) || ready_at(run, high)) ? 1 : 0;
+      }
+      found[i] = run;
+      costs[i] = ((run->size & size_matters) + place) | i | (fits - 1);
+      cheapest = std::min(cheapest, costs[i]);
     }
   }
-  const bool any_free = group.pieces.free_cells() != 0;
-  // 0.03 of a cell a cell, so a pinned cell is 1000 / 30 of them.
-  const std::uint64_t pinned_cell = (std::uint64_t{kCell} << cell_shift) / kMappedWeight;
+  const bool any_free = free_cells != 0 && !held;
   Place best{nullptr, 0, 0};
   std::uint64_t best_cost = UINT64_MAX;
   while (cheapest < best_cost) {
-    HeapNode* const run = found[chosen];
-    const std::uint64_t low = align_up(run->offset, alignment);
-    const std::uint64_t high = align_down(run->offset + run->size - bytes, alignment);
-    const std::uint64_t cost =
-        kSharing == Sharing::some && !group.ledger.ready(by.stream, run->freed) ? cheapest + kWait : cheapest;
-    // Whether there is a pin, which makes the other end worth a look.
-    const auto pinned_at = [&](std::uint64_t offset, std::uint64_t price) {
-      const std::uint64_t pin = any_free ? static_cast<std::uint64_t>(pin_cells(offset, bytes)) * pinned_cell : 0;
+    HeapNode* const run = found[cheapest & kNumber];
+    const std::uint64_t low = up(run->offset);
+    const std::uint64_t high = down(run->offset + run->size - bytes);
+    const std::uint64_t cost = cheapest & ~kNumber;
+    // Whether there is a pin or a wait, which makes the other end worth a look.
+    const auto look_at = [&](std::uint64_t offset, std::uint64_t price) {
+      const bool ready = ready_at(run, offset);
+      if (kSharing == Sharing::only_ready && !ready) return true;
+      if (!ready) price += kWait;
+      std::uint64_t pin = 0;
+      if (any_free) {
+        const Span block = cells_of(offset, bytes);
+        // 0.03 of a cell a cell, so a pinned cell is 1000 / 30 of them.
+        constexpr std::uint64_t kPinned = kCell / kMappedWeight;
+        pin = (pin_cells(free_pieces(run->offset, run->offset + run->size, block), block) * kPinned) << cell_shift;
+      }
       if (price + pin < best_cost) best.node = run, best.offset = offset, best_cost = price + pin;
-      return pin != 0;
+      return pin != 0 || !ready;
     };
-    const bool pinned = pinned_at(from_top ? high : low, cost);
-    if (pinned) pinned_at(from_top ? low : high, cost + (high - low));
-    if (cheapest == best_cost) break;
-    costs[chosen] = cheapest = UINT64_MAX;
-    for (std::size_t i = 0; i < count; ++i) take_if_less(costs[i], i, cheapest, chosen);
+    const bool other_end = look_at(from_top ? high : low, cost);
+    if (other_end) look_at(from_top ? low : high, cost + (high - low));
+    if ((cheapest & ~kNumber) == best_cost) break;
+    costs[cheapest & kNumber] = UINT64_MAX;
+    cheapest = UINT64_MAX;
+    for (std::size_t i = 0; i < candidates; ++i) cheapest = std::min(cheapest, costs[i]);
   }
   return best;
 }
 
 PageHeap::Impl::Place PageHeap::Impl::best_mapped(std::uint64_t bytes, std::uint64_t alignment, Taker by) const {
   const bool shared = group.ledger.several() || by.stream != StreamIndex{};
-  if (!shared) return best_mapped_among<Sharing::none>(bytes, alignment, by);
-  if (by.over == Over::any) return best_mapped_among<Sharing::some>(bytes, alignment, by);
-  return best_mapped_among<Sharing::only_ready>(bytes, alignment, by);
+  // Every run starts and ends at multiples of the heap's alignment.
+  const bool plain = alignment <= group.config.alignment && !group.gauge.tight;
+  if (!shared && plain) return best_mapped_among<Sharing::none, true>(bytes, alignment, by);
+  if (!shared) return best_mapped_among<Sharing::none, false>(bytes, alignment, by);
+  if (by.over == Over::any && plain) return best_mapped_among<Sharing::some, true>(bytes, alignment, by);
+  if (by.over == Over::any) return best_mapped_among<Sharing::some, false>(bytes, alignment, by);
+  return best_mapped_among<Sharing::only_ready, false>(bytes, alignment, by);
 }
 
 // Here, beside the search, so that it is one function with it.
 HeapNode* PageHeap::allocate_mapped(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
   Impl::Place place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::any});
-  if (place.node != nullptr && !impl_->group.order(stream, place.node->freed, impl_->backing)) {
+  const Stretch where{place.offset, place.offset + bytes};
+  if (place.node != nullptr && !impl_->group.order(stream, place.node->freed, where, impl_->backing)) {
     place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::ready});
   }
   return place.node == nullptr ? nullptr : impl_->carve(place.node, place.offset, bytes, stream);
 }
 
 // Price of a place in a hole: cells to be mapped + 0.3 x operations + 0.1 x pin + 0.1 x address.
-std::int64_t PageHeap::Impl::unmapped_cost(const HeapNode* hole, std::uint64_t offset, std::uint64_t bytes,
+std::int64_t PageHeap::Impl::unmapped_cost(const Hole& hole, std::uint64_t offset, std::uint64_t bytes,
                                            bool fewest_cells) const {
   const Span span = cells_of(offset, bytes);
   const std::uint64_t begin = std::uint64_t{span.first} << cell_shift;
@@ -125,7 +131,7 @@ std::int64_t PageHeap::Impl::unmapped_cost(const HeapNode* hole, std::uint64_t o
   const std::uint64_t cap = group.cap();
   std::int64_t cells = 0;
   std::int64_t operations = 0;
-  for (const HeapNode* n = hole; n != nullptr && n->offset < end; n = n->next) {
+  for (const HeapNode* n = hole.first; n != nullptr && n->offset < end; n = n->next) {
     if (n->state != NodeState::gap || n->offset + n->size <= begin) continue;
     const std::uint64_t from = std::max(n->offset, begin);
     const std::uint64_t to = std::min(n->offset + n->size, end);
@@ -134,22 +140,20 @@ std::int64_t PageHeap::Impl::unmapped_cost(const HeapNode* hole, std::uint64_t o
     operations += static_cast<std::int64_t>(count / cap) + std::popcount(count % cap);
   }
   if (fewest_cells) return cells * kCell + operations;
-  return cells * kCell + 300 * operations + 100 * pin_cells(offset, bytes) +
+  Span pieces = free_pieces(hole.begin, hole.end, span);
+  if (cell_piece[span.first] == 0) pieces.first = span.first;
+  if (cell_piece[span.last - 1] == 0) pieces.last = span.last;
+  return cells * kCell + 300 * operations + 100 * std::int64_t{pin_cells(pieces, span)} +
          static_cast<std::int64_t>((100 * offset) >> cell_shift);
 }
 
 // Among the smallest holes that fit and the open end: hole start and end, start and end of the mapped runs in it.
 PageHeap::Impl::Place PageHeap::Impl::best_unmapped(std::uint64_t bytes, std::uint64_t alignment,
                                                     bool fewest_cells) const {
-  struct Hole {
-    HeapNode* first = nullptr;
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-  };
   std::vector<Hole> holes;
   const auto part_of_hole = [&](const HeapNode* n) {
     if (n == nullptr || n->state != NodeState::run) return n != nullptr && n->state == NodeState::gap;
-    return taker.over == Over::any || group.ledger.ready(taker.stream, n->freed);
+    return taker.over == Over::any || group.ledger.ready(taker.stream, n->freed, stretch_of(*n));
   };
   for (HeapNode* gap = gaps.head; gap != nullptr; gap = gap->bin_next) {
     HeapNode* left = gap;
@@ -177,7 +181,7 @@ PageHeap::Impl::Place PageHeap::Impl::best_unmapped(std::uint64_t bytes, std::ui
         open ? 0 : static_cast<std::int64_t>((3 * (hole.end - hole.begin - bytes)) >> cell_shift);
     const auto consider = [&](std::uint64_t offset) {
       if (offset < hole.begin || offset + bytes > hole.end) return;
-      const std::int64_t cost = unmapped_cost(hole.first, offset, bytes, fewest_cells) + slack;
+      const std::int64_t cost = unmapped_cost(hole, offset, bytes, fewest_cells) + slack;
       if (cost < best.cost) best = {hole.first, offset, cost};
     };
     consider(align_up(hole.begin, alignment));

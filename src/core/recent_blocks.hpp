@@ -37,7 +37,8 @@ class RecentBlocks {
   Block* take(std::uint64_t bytes, std::uint64_t alignment) {
     // Without a branch a block: which one it is, if any, is a toss.
     std::uint32_t same = 0;
-    for (std::size_t i = 0; i < count_; ++i) same |= (sizes_[i] == bytes ? 1u : 0u) << i;
+    for (std::size_t i = 0; i < kMost; ++i) same |= (sizes_[i] == bytes ? 1u : 0u) << i;
+    same &= (1u << count_) - 1;
     for (; same != 0; same &= ~std::bit_floor(same)) {
       const auto i = static_cast<std::size_t>(std::bit_width(same)) - 1;
       const HeapNode* before = static_cast<const HeapNode*>(blocks_[i]->home)->prev;

@@ -15,7 +15,10 @@ class RunBins {
   RunBins() {
     front_.bin_next = &end_;
     end_.bin_prev = &front_;
+    end_.bin_next = &end_;
     front_.bin = end_.bin = kBins;
+    heads_[kBins] = &end_;
+    bits_[kWords] = 1;
   }
   RunBins(const RunBins&) = delete;
   RunBins& operator=(const RunBins&) = delete;
@@ -38,13 +41,12 @@ class RunBins {
     HeapNode* const next = node->bin_next;
     node->bin_prev->bin_next = next;
     next->bin_prev = node->bin_prev;
-    const std::uint32_t bin = node->bin;
-    if (heads_[bin] != node) return;
-    heads_[bin] = next;
-    if (next->bin == bin) return;
-    std::uint64_t& word = bits_[bin / 64];
-    word &= ~(std::uint64_t{1} << (bin % 64));
-    if (word == 0) words_ &= ~(1u << (bin / 64));
+    // Whether it was the first or the last of its bin is a toss: no branches.
+    const std::uint32_t bin = node->bin, w = bin / 64;
+    const bool first = heads_[bin] == node;
+    heads_[bin] = first ? next : heads_[bin];
+    bits_[w] &= ~(std::uint64_t{first && next->bin != bin} << (bin % 64));
+    words_ &= ~(std::uint32_t{bits_[w] == 0} << w);
   }
 
   // The node, which is in its bin, has `size` bytes from now on.
@@ -59,7 +61,7 @@ class RunBins {
   }
 
   // The first of the runs among which those of at least `size` bytes are; the others of them follow through bin_next
-  // until end(). Those of the first bin may be smaller.
+  // until end(), which has no bytes and is followed by itself. Those of the first bin may be smaller.
   HeapNode* first_from(std::uint64_t size) const { return head_from(bin_of(size)); }
   const HeapNode* end() const { return &end_; }
 
@@ -87,21 +89,19 @@ class RunBins {
 
   // The first run of the bin or a larger one; the end when there is none.
   HeapNode* head_from(std::uint32_t bin) const {
-    std::uint32_t w = bin / 64;
-    std::uint64_t word = bits_[w] & (~std::uint64_t{0} << (bin % 64));
-    if (word == 0) {
-      const std::uint32_t more = words_ & (~std::uint32_t{1} << w);
-      if (more == 0) return const_cast<HeapNode*>(&end_);
-      w = static_cast<std::uint32_t>(std::countr_zero(more));
-      word = bits_[w];
-    }
-    return heads_[w * 64 + static_cast<std::uint32_t>(std::countr_zero(word))];
+    const std::uint32_t w = bin / 64;
+    const std::uint64_t here = bits_[w] & (~std::uint64_t{0} << (bin % 64));
+    const auto next = static_cast<std::uint32_t>(std::countr_zero(words_ & (~std::uint32_t{1} << w)));
+    const std::uint64_t there = bits_[next];
+    const std::uint32_t base = (here != 0 ? w : next) * 64;
+    return heads_[base + static_cast<std::uint32_t>(std::countr_zero(here != 0 ? here : there))];
   }
 
-  std::array<HeapNode*, kBins> heads_;  // Of bins whose bit is set.
-  std::array<std::uint64_t, kWords> bits_{};
-  std::uint32_t words_ = 0;  // Those of `bits_` that are not 0.
-  HeapNode front_, end_;     // Before the first and after the last.
+  // The end has a bin of its own behind the others.
+  std::array<HeapNode*, kBins + 1> heads_;  // Of bins whose bit is set.
+  std::array<std::uint64_t, kWords + 1> bits_{};
+  std::uint32_t words_ = 1u << kWords;  // Those of `bits_` that are not 0.
+  HeapNode front_, end_;                // Before the first and after the last.
 };
 
 }  // namespace cistern::core

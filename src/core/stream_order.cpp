@@ -2,6 +2,7 @@
 #include "core/stream_order.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace cistern::core {
 
@@ -42,14 +43,43 @@ void StreamUses::replace_stream(std::uint32_t gone, std::uint32_t heir) {
   }
 }
 
-bool OrderLedger::any_ahead(StreamIndex stream, const Freed& freed) const {
-  return std::any_of(freed.parts_.begin(), freed.parts_.end(), [&](std::uint64_t part) {
-    if (part == 0) return false;
-    if (Freed::stream_of(part) != Freed::kAll) return ahead(stream, Freed::stream_of(part), Freed::when_of(part));
+void Freed::add(const Part& part) {
+  for (Part& mine : parts_) {
+    if (mine.mark == 0 || stream_of(mine.mark) == stream_of(part.mark)) return mine.join(part);
+  }
+  Part all = part;
+  std::uint64_t last = when_of(part.mark);
+  for (const Part& mine : parts_) {
+    last = std::max(last, when_of(mine.mark));
+    all.join(mine);
+  }
+  all.mark = pack(kAll, last);
+  parts_ = {all};
+}
+
+void Freed::clip(Stretch bounds) {
+  const std::uint32_t first = unit_of(bounds.begin), last = unit_after(bounds.end);
+  std::size_t kept = 0;
+  for (Part part : std::exchange(parts_, {})) {
+    part.first = std::max(part.first, first);
+    part.last = std::min(part.last, last);
+    if (part.mark != 0 && part.first < part.last) parts_[kept++] = part;
+  }
+}
+
+void Freed::move_to(Stretch place) {
+  for (Part& part : parts_) {
+    if (part.mark != 0) part.first = unit_of(place.begin), part.last = unit_after(place.end);
+  }
+}
+
+bool OrderLedger::any_ahead(StreamIndex stream, const Freed& freed, Stretch where) const {
+  return std::any_of(freed.parts_.begin(), freed.parts_.end(), [&](const Freed::Part& part) {
+    if (part.mark == 0 || !touches(part, where)) return false;
+    const std::uint64_t when = Freed::when_of(part.mark);
+    if (Freed::stream_of(part.mark) != Freed::kAll) return ahead(stream, Freed::stream_of(part.mark), when);
     bool any = false;
-    for (std::uint64_t other = 0; other < streams_.size(); ++other) {
-      any = any || ahead(stream, other, Freed::when_of(part));
-    }
+    for (std::uint64_t other = 0; other < streams_.size(); ++other) any = any || ahead(stream, other, when);
     return any;
   });
 }

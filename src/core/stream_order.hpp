@@ -47,49 +47,66 @@ class StreamUses {
   std::unordered_map<const Block*, std::vector<std::uint32_t>> uses_;
 };
 
-// In whose order a free stretch of memory is: the streams that freed parts of it, and when each did so last, on the
-// ledger's clock.
+// Bytes of a heap's range; all of it by default.
+struct Stretch {
+  std::uint64_t begin = 0;
+  std::uint64_t end = UINT64_MAX;
+};
+
+// In whose order free memory is: the streams that freed parts of it, when each did so last, on the ledger's clock, and
+// between which addresses these parts lie, so that who takes another part need not wait for them.
 class Freed {
  public:
   Freed() = default;
-  Freed(StreamIndex stream, std::uint64_t when) : parts_{pack(raw(stream), when)} {}
+  Freed(StreamIndex stream, std::uint64_t when, Stretch where)
+      : parts_{Part{pack(raw(stream), when), unit_of(where.begin), unit_after(where.end)}} {}
 
   // Both stretches become one.
   void join(const Freed& other) {
-    const std::uint64_t first = other.parts_[0];
-    if (first == 0) return;
-    if (other.parts_[1] == 0 && stream_of(parts_[0]) == stream_of(first)) {
-      parts_[0] = std::max(parts_[0], first);  // The usual case: the same stream.
+    const Part& first = other.parts_[0];
+    if (first.mark == 0) return;
+    if (other.parts_[1].mark == 0 && stream_of(parts_[0].mark) == stream_of(first.mark)) {
+      parts_[0].join(first);  // The usual case: the same stream.
       return;
     }
-    for (const std::uint64_t part : other.parts_) {
-      if (part != 0) add(part);
+    for (const Part& part : other.parts_) {
+      if (part.mark != 0) add(part);
     }
   }
+  // The memory ends at these bounds from now on.
+  void clip(Stretch bounds);
+  // The memory is shown at another place, all of it.
+  void move_to(Stretch place);
 
  private:
   friend class OrderLedger;
   // More streams than this, which is rare, become one that stands for all.
-  static constexpr std::size_t kMost = 4;
+  static constexpr std::size_t kMost = 3;
   static constexpr std::uint64_t kAll = UINT16_MAX;
   static constexpr unsigned kClockBits = 48;
+  static constexpr unsigned kUnitBits = 16;  // Extents are in 64 KiB, rounded to more.
+
+  struct Part {
+    std::uint64_t mark = 0;  // Stream and clock; 0 is none, since the clock starts at 1.
+    std::uint32_t first = UINT32_MAX, last = 0;
+
+    void join(const Part& other) {
+      mark = std::max(mark, other.mark);
+      first = std::min(first, other.first);
+      last = std::max(last, other.last);
+    }
+  };
 
   static constexpr std::uint64_t pack(std::uint64_t stream, std::uint64_t when) { return stream << kClockBits | when; }
-  static constexpr std::uint64_t stream_of(std::uint64_t part) { return part >> kClockBits; }
-  static constexpr std::uint64_t when_of(std::uint64_t part) { return part & ((std::uint64_t{1} << kClockBits) - 1); }
-  void add(std::uint64_t part) {
-    for (std::uint64_t& mine : parts_) {
-      if (mine == 0 || stream_of(mine) == stream_of(part)) {
-        mine = std::max(mine, part);
-        return;
-      }
-    }
-    std::uint64_t last = when_of(part);
-    for (const std::uint64_t mine : parts_) last = std::max(last, when_of(mine));
-    parts_ = {pack(kAll, last)};
+  static constexpr std::uint64_t stream_of(std::uint64_t mark) { return mark >> kClockBits; }
+  static constexpr std::uint64_t when_of(std::uint64_t mark) { return mark & ((std::uint64_t{1} << kClockBits) - 1); }
+  static constexpr std::uint32_t unit_of(std::uint64_t offset) {
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(offset >> kUnitBits, UINT32_MAX - 1));
   }
+  static constexpr std::uint32_t unit_after(std::uint64_t end) { return unit_of(end - 1) + 1; }
+  void add(const Part& part);
 
-  std::array<std::uint64_t, kMost> parts_{};  // Used ones first; 0 is none, since the clock starts at 1.
+  std::array<Part, kMost> parts_{};  // Used ones first.
 };
 
 // Knows how far each stream of a device has waited for each other one: a vector clock a stream, over one clock that
@@ -102,29 +119,30 @@ class OrderLedger {
     if (raw(stream) >= streams_.size()) streams_.resize(raw(stream) + std::size_t{1});
   }
   // Memory was freed in the stream's order. pre: the stream is known.
-  Freed free(StreamIndex stream) noexcept {
+  Freed free(StreamIndex stream, Stretch where) noexcept {
     streams_[raw(stream)].freed = ++clock_;
-    return {stream, clock_};
+    return {stream, clock_, where};
   }
   // Whether streams other than number 0 are known.
   bool several() const { return streams_.size() > 1; }
-  // Whether the stream may use the memory without waiting for another one.
-  bool ready(StreamIndex stream, const Freed& freed) const {
-    const std::uint64_t first = freed.parts_[0];
-    const bool own = first == 0 || (Freed::stream_of(first) == raw(stream) && freed.parts_[1] == 0);
-    return own || !any_ahead(stream, freed);
+  // Whether the stream may use the memory, as far as it lies in the stretch, without waiting for another one.
+  bool ready(StreamIndex stream, const Freed& freed, Stretch where = {}) const {
+    const std::uint64_t first = freed.parts_[0].mark;
+    const bool own = first == 0 || (Freed::stream_of(first) == raw(stream) && freed.parts_[1].mark == 0);
+    return own || !any_ahead(stream, freed, where);
   }
   // Calls wait(other) for each stream that `stream` must wait for; false as soon as one of these calls says so. What
   // has been waited for is remembered. May throw std::bad_alloc; then nothing is.
   template <class Wait>
-  bool order(StreamIndex stream, const Freed& freed, Wait wait) {
+  bool order(StreamIndex stream, const Freed& freed, Stretch where, Wait wait) {
     know(stream);
-    for (const std::uint64_t part : freed.parts_) {
-      if (part == 0) break;
-      const bool all = Freed::stream_of(part) == Freed::kAll;
-      const std::uint64_t from = all ? 0 : Freed::stream_of(part), to = all ? streams_.size() : from + 1;
+    for (const Freed::Part& part : freed.parts_) {
+      if (part.mark == 0) break;
+      if (!touches(part, where)) continue;
+      const bool all = Freed::stream_of(part.mark) == Freed::kAll;
+      const std::uint64_t from = all ? 0 : Freed::stream_of(part.mark), to = all ? streams_.size() : from + 1;
       for (std::uint64_t other = from; other < to; ++other) {
-        if (!ahead(stream, other, Freed::when_of(part))) continue;
+        if (!ahead(stream, other, Freed::when_of(part.mark))) continue;
         streams_[raw(stream)].seen.resize(streams_.size());
         if (!wait(static_cast<StreamIndex>(other))) return false;
         come_after(stream, static_cast<StreamIndex>(other));
@@ -153,7 +171,10 @@ class OrderLedger {
     if (raw(stream) >= streams_.size() || other >= streams_[raw(stream)].seen.size()) return true;
     return streams_[raw(stream)].seen[other] < when;
   }
-  bool any_ahead(StreamIndex stream, const Freed& freed) const;
+  bool any_ahead(StreamIndex stream, const Freed& freed, Stretch where) const;
+  static bool touches(const Freed::Part& part, Stretch where) {
+    return part.first < Freed::unit_after(where.end) && Freed::unit_of(where.begin) < part.last;
+  }
 
   std::uint64_t clock_ = 0;
   std::uint64_t done_ = 0;

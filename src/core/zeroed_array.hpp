@@ -2,6 +2,7 @@
 // when they are first touched, and a vector would touch them all. Not resizable. No locking of its own.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -18,7 +19,7 @@ class ZeroedArray {
  public:
   ZeroedArray() = default;
   // Throws std::bad_alloc.
-  explicit ZeroedArray(std::size_t count) : data_(static_cast<T*>(std::calloc(count, sizeof(T)))) {
+  explicit ZeroedArray(std::size_t count) : data_(static_cast<T*>(std::calloc(1, asked(count * kBytes)))) {
     if (data_ == nullptr) throw std::bad_alloc();
   }
 
@@ -28,6 +29,12 @@ class ZeroedArray {
   const T* begin() const { return data_.get(); }
 
  private:
+  static constexpr std::size_t kBytes = sizeof(T[1]);
+  // The GNU library clears memory that was used before, all of it, unless more than 32 MiB are asked for: these it
+  // always maps anew (mallopt(3), M_MMAP_THRESHOLD). Addresses cost nothing.
+  static constexpr std::size_t kLarge = std::size_t{128} << 10, kAlwaysMapped = std::size_t{33} << 20;
+  static std::size_t asked(std::size_t bytes) { return bytes < kLarge ? bytes : std::max(bytes, kAlwaysMapped); }
+
   struct Free {
     void operator()(T* data) const { std::free(data); }
   };

@@ -45,7 +45,7 @@ struct Capabilities {
   std::string name;                         // "CPU", "NVIDIA H200", ...
   std::size_t total_memory = 0;             // Bytes; a cgroup's limit counts.
   std::size_t granularity = 2u << 20;       // Bytes of the smallest physical piece.
-  std::size_t alignment = 64;               // Bytes; start of every block, and its size is a multiple.
+  std::size_t alignment = 64;               // Bytes, at least 64; start of every block, and its size is a multiple.
   std::size_t max_buffer = SIZE_MAX;        // Bytes of the largest single block.
   std::size_t max_objects = SIZE_MAX;       // Count of live objects (segments, block objects).
   std::size_t recommended_working_set = 0;  // Bytes; 0 where the device names none.
@@ -176,6 +176,8 @@ class Driver {
   virtual Status record(void* stream, Event& out) = 0;
   // Work submitted to `stream` from now on starts after `event`. The host does not wait.
   virtual Status wait(void* stream, Event event) = 0;
+  // Work submitted to `later` from now on starts after all that was submitted to `earlier` so far: record() and wait().
+  virtual Status order(void* earlier, void* later);
   // Whether the event has passed. Never waits. Any thread.
   virtual bool passed(Event event) = 0;
   // The host waits.
@@ -205,5 +207,13 @@ class Driver {
  private:
   std::atomic<std::uint64_t> calls_{0};
 };
+
+inline Status Driver::order(void* earlier, void* later) {
+  Event event = Event::none;
+  if (const Status status = record(earlier, event); status != Status::ok) return status;
+  const Status status = wait(later, event);
+  release(event);
+  return status;
+}
 
 }  // namespace cistern::drivers

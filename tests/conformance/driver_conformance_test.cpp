@@ -15,7 +15,7 @@ TEST_P(DriverConformance, CapabilitiesMakeSense) {
   EXPECT_GT(c.total_memory, std::size_t{16} << 20);
   EXPECT_TRUE(std::has_single_bit(c.granularity));
   EXPECT_TRUE(std::has_single_bit(c.alignment));
-  EXPECT_GE(c.alignment, 16u);
+  EXPECT_GE(c.alignment, 64u);
   EXPECT_LE(c.alignment, c.granularity);
   EXPECT_GT(c.max_buffer, 0u);
   EXPECT_FALSE(c.virtual_memory && c.whole_buffers);

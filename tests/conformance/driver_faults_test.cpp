@@ -58,6 +58,7 @@ Status mapped_work(Driver& driver, void* s0, void* s1) {
   undo.add([&, event] { return driver.release(event), Status::ok; });
   CISTERN_TRY(driver.wait(s1, event));
   CISTERN_TRY(driver.copy(base + 4 * cell, base, 2 * cell, s1));
+  CISTERN_TRY(driver.order(s1, s0));
   CISTERN_TRY(driver.synchronize(event));
   return Status::ok;
 }

@@ -75,6 +75,20 @@ TEST_P(StreamConformance, AnEventMayBeReleasedWhileItIsWaitedFor) {
   driver().release(after);
 }
 
+TEST_P(StreamConformance, AStreamIsOrderedAfterAnother) {
+  Event earlier{}, later{};
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(driver().record(stream(i % 2), earlier), Status::ok);
+    ASSERT_EQ(driver().order(stream(i % 2), stream((i + 1) % 2)), Status::ok);
+    ASSERT_EQ(driver().record(stream((i + 1) % 2), later), Status::ok);
+    ASSERT_EQ(driver().synchronize(later), Status::ok);
+    EXPECT_TRUE(driver().passed(earlier));
+    driver().release(earlier);
+    driver().release(later);
+  }
+  EXPECT_EQ(driver().order(stream(0), stream(0)), Status::ok);
+}
+
 TEST_P(StreamConformance, SynchronizeDevicePassesEverything) {
   std::array<Event, 8> events{};
   for (std::size_t i = 0; i < events.size(); ++i) {

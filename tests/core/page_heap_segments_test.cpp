@@ -66,6 +66,25 @@ TEST_F(Segments, AFreeSegmentServesAnotherStream) {
   heaps[0]->free(c);
 }
 
+// A block keeps a segment from leaving when it is the only one in it.
+TEST_F(Segments, ABlockPinsOnlyAFreeSegment) {
+  start(1);
+  HeapNode* all = heaps[0]->allocate(20 * MiB, 256, kFirst);
+  const std::uint64_t at = all->offset;
+  heaps[0]->free(all);
+  HeapNode* low = heaps[0]->allocate_mapped(8 * MiB, 256, kFirst);
+  HeapNode* high = heaps[0]->allocate_mapped(12 * MiB, 256, kFirst);
+  ASSERT_EQ(low->offset, at);
+  ASSERT_EQ(high->offset, at + 8 * MiB);
+  heaps[0]->free(low);
+  EXPECT_EQ(heaps[0]->left_at(at, 2 * MiB, kFirst), 6 * MiB);
+  EXPECT_EQ(heaps[0]->left_at(at + 2 * MiB, 2 * MiB, kFirst), 6 * MiB);
+  heaps[0]->free(high);
+  EXPECT_EQ(heaps[0]->left_at(at, 2 * MiB, kFirst), UINT64_MAX);
+  EXPECT_EQ(heaps[0]->left_at(at + 2 * MiB, 2 * MiB, kFirst), UINT64_MAX);
+  EXPECT_EQ(heaps[0]->left_at(at, 20 * MiB, kFirst), 0U);
+}
+
 // Heaps keep their segments: an address in one is no address in another.
 TEST_F(Segments, AnotherHeapMakesItsOwn) {
   start(2);

@@ -37,13 +37,13 @@ constexpr StreamIndex kA{0}, kB{1}, kC{2};
 
 Freed free_by(OrderLedger& ledger, StreamIndex stream) {
   ledger.know(stream);
-  return ledger.free(stream);
+  return ledger.free(stream, {});
 }
 
 // The streams that `stream` is made to wait for.
 std::vector<StreamIndex> waits(OrderLedger& ledger, StreamIndex stream, const Freed& freed) {
   std::vector<StreamIndex> others;
-  EXPECT_TRUE(ledger.order(stream, freed, [&](StreamIndex other) {
+  EXPECT_TRUE(ledger.order(stream, freed, {}, [&](StreamIndex other) {
     others.push_back(other);
     return true;
   }));
@@ -122,8 +122,42 @@ TEST(OrderLedger, NobodyWaitsForWhatTheHostHasWaitedFor) {
 TEST(OrderLedger, AWaitThatFailsIsNotRemembered) {
   OrderLedger ledger;
   const Freed freed = free_by(ledger, kA);
-  EXPECT_FALSE(ledger.order(kB, freed, [](StreamIndex) { return false; }));
+  EXPECT_FALSE(ledger.order(kB, freed, {}, [](StreamIndex) { return false; }));
   EXPECT_FALSE(ledger.ready(kB, freed));
+}
+
+TEST(OrderLedger, OnlyThePartThatIsTakenIsWaitedFor) {
+  OrderLedger ledger;
+  for (const StreamIndex stream : {kA, kB, kC}) ledger.know(stream);
+  Freed both = ledger.free(kA, {0, 1 * MiB});
+  both.join(ledger.free(kB, {1 * MiB, 2 * MiB}));
+  EXPECT_TRUE(ledger.ready(kA, both, {0, 1 * MiB}));
+  EXPECT_TRUE(ledger.ready(kB, both, {1 * MiB, 2 * MiB}));
+  EXPECT_FALSE(ledger.ready(kB, both, {1 * MiB - 1, 2 * MiB}));
+  EXPECT_FALSE(ledger.ready(kA, both, {0, 1 * MiB + 1}));
+  const auto refuse = [](StreamIndex) { return false; };
+  EXPECT_TRUE(ledger.order(kB, both, {1 * MiB, 2 * MiB}, refuse));
+  EXPECT_FALSE(ledger.order(kB, both, {0, 2 * MiB}, refuse));
+  // Between the two parts of one stream nothing else is known.
+  both.join(ledger.free(kA, {4 * MiB, 5 * MiB}));
+  EXPECT_FALSE(ledger.ready(kB, both, {2 * MiB, 3 * MiB}));
+}
+
+TEST(OrderLedger, WhatIsCutOffIsForgotten) {
+  OrderLedger ledger;
+  for (const StreamIndex stream : {kA, kB, kC}) ledger.know(stream);
+  Freed all = ledger.free(kA, {0, 1 * MiB});
+  all.join(ledger.free(kB, {1 * MiB, 2 * MiB}));
+  all.join(ledger.free(kC, {2 * MiB, 3 * MiB}));
+  all.clip({1 * MiB, 2 * MiB + 512});
+  EXPECT_EQ(waits(ledger, kA, all), (std::vector{kB, kC}));
+  all.clip({1 * MiB, 2 * MiB});
+  EXPECT_TRUE(ledger.ready(kB, all));
+  all.move_to({8 * MiB, 9 * MiB});
+  EXPECT_TRUE(ledger.ready(kC, all, {1 * MiB, 2 * MiB}));
+  EXPECT_FALSE(ledger.ready(kC, all, {9 * MiB - 1, 10 * MiB}));
+  all.clip({0, 8 * MiB});
+  EXPECT_TRUE(ledger.ready(kC, all)) << "nothing is left of it";
 }
 
 TEST(OrderLedger, AnotherStreamBehindTheNumberHasWaitedForNone) {

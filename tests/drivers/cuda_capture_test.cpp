@@ -115,6 +115,8 @@ TEST_F(CudaCapture, NothingIsRecordedOnACapturingStream) {
     // The stream is not "non-blocking", so the legacy stream would wait for it.
     EXPECT_EQ(driver->record(nullptr, event), Status::capturing);
     EXPECT_EQ(driver->wait(nullptr, outside), Status::capturing);
+    EXPECT_EQ(driver->order(captured, library().stream(1)), Status::capturing);
+    EXPECT_EQ(driver->order(library().stream(1), captured), Status::capturing);
     EXPECT_EQ(driver->fill(4096, 0, 1, nullptr), Status::capturing);
     EXPECT_EQ(driver->copy(4096, 8192, 1, nullptr), Status::capturing);
     EXPECT_EQ(driver->synchronize_device(), Status::capturing);
@@ -122,6 +124,7 @@ TEST_F(CudaCapture, NothingIsRecordedOnACapturingStream) {
   }));
   EXPECT_EQ(event, Event::none);
   EXPECT_EQ(driver->record(captured, event), Status::ok) << "works afterwards";
+  EXPECT_EQ(driver->order(captured, library().stream(1)), Status::ok);
   driver->release(event);
   driver->release(outside);
   library().destroy_stream(captured);

@@ -106,6 +106,7 @@ TEST_F(CudaFaults, VirtualMemory) {
     undo.add([&] { return driver->release(event), Status::ok; });
     CISTERN_TRY(driver->wait(s1, event));
     CISTERN_TRY(driver->copy(base, base + cell, 4096, s1));
+    CISTERN_TRY(driver->order(s1, s0));
     CISTERN_TRY(driver->synchronize(event));
     CISTERN_TRY(driver->synchronize_device());
     const std::array<Part, 1> parts{Part{base + cell, cell, part}};

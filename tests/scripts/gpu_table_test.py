@@ -42,8 +42,12 @@ class GpuTable(unittest.TestCase):
     def test_events_without_a_rival_are_not_judged(self):
         lines = [figure("events", "t", name, 100) for name in ("first_ns", "second_ns", "fifth_ns", "second_calls")]
         self.assertEqual(self.table(lines)["t: event of the second pass"][3], "")
-        lines.append(figure("events", "t", "torch_second_ns", 399))
-        self.assertEqual(self.table(lines)["t: event of the second pass"][3], "NO")
+        lines += [figure("events", "t", "torch_second_ns", 399)]
+        lines += [figure("events", "t", f"{name}_times", times) for name, times in
+                  (("first", 0.5), ("second", 3.9), ("second", 3.9), ("second", 9), ("fifth", 5))]
+        row = self.table(lines)["t: event of the second pass"]
+        self.assertEqual(row[3], "NO")
+        self.assertIn("PyTorch 399 ns, 3.9x (first 0.5x, fifth 5.0x)", row[1])
 
     def test_a_failed_step_shows(self):
         self.assertEqual(self.table([figure("step", "memcheck", "exit", 124)])["memcheck"][1:], ["exit 124", "exit 0", "NO"])

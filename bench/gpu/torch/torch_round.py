@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """PyTorch's caching allocator under the same work as Cistern's, on the machine of a GPU round.
 
-usage: torch_round.py TRACE.csv.gz...
+usage: torch_round.py pairs
+       torch_round.py events PROGRAM TRACE.csv.gz...
 
 Compiles torch_events.cpp against the installed PyTorch and prints one figure a line as JSON, as the round's program does.
+`events` runs PROGRAM, which is that program, by turns with PyTorch on each trace, and prints its figures as well: shared
+hosts change their speed by a factor of two within seconds.
 """
 import ctypes
 import gzip
@@ -68,10 +71,7 @@ def read(path: str) -> tuple[bytes, int, int, int]:
     return bytes(ops), len(ops) // 16, slots, len(streams)
 
 
-def main() -> int:
-    torch.cuda.init()
-    torch.zeros(1, device="cuda")
-    library = load()
+def pairs(library: ctypes.CDLL) -> None:
     for size in (512, 64 << 10, 1 << 20):
         report("pairs", str(size), "torch_ns", library.torch_pairs(size, 200_000))
     allocate, delete = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
@@ -83,18 +83,38 @@ def main() -> int:
     for size in (512, 64 << 10):
         report("threads", str(size), "torch_1", max(library.torch_threads(1, size, 200_000) for _ in range(3)))
         report("threads", str(size), "torch_all", max(library.torch_threads(threads, size, 20_000) for _ in range(3)))
-    passes = 5
-    for path in sys.argv[1:]:
+
+
+def events(library: ctypes.CDLL, program: str, path: str) -> None:
+    passes, turns = 5, 7
+    ops, count, slots, streams = read(path)
+    name = Path(path).name.removesuffix(".csv.gz")
+    for _ in range(turns):
+        ours = subprocess.run([program, "events", "--", path], check=True, capture_output=True, text=True).stdout
+        print(ours, end="", flush=True)
+        own = {line["figure"]: line["value"] for line in map(json.loads, ours.splitlines())}
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        ops, count, slots, streams = read(path)
         out = (ctypes.c_double * passes)()
         library.torch_replay(ops, count, slots, streams, passes, out)
-        name = Path(path).name.removesuffix(".csv.gz")
-        report("events", name, "torch_first_ns", out[0])
-        report("events", name, "torch_second_ns", out[1])
-        report("events", name, "torch_fifth_ns", out[4])
+        for index, figure in ((0, "first"), (1, "second"), (4, "fifth")):
+            report("events", name, f"torch_{figure}_ns", out[index])
+            report("events", name, f"{figure}_times", out[index] / own[f"{figure}_ns"])
         report("events", name, "torch_reserved", torch.cuda.max_memory_reserved())
+
+
+def main() -> int:
+    what, *rest = sys.argv[1:] or [""]
+    if what not in ("pairs", "events") or (what == "events") != (len(rest) > 1):
+        print("\n".join(__doc__.splitlines()[2:4]), file=sys.stderr)
+        return 2
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")
+    library = load()
+    if what == "pairs":
+        pairs(library)
+    for path in rest[1:]:
+        events(library, rest[0], path)
     return 0
 
 

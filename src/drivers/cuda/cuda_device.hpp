@@ -70,6 +70,7 @@ class CudaDriver final : public Driver {
   void end_capture() override { captures_.fetch_sub(1, std::memory_order_relaxed); }
   Status record(void* stream, Event& out) override;
   Status wait(void* stream, Event event) override;
+  Status order(void* earlier, void* later) override;
   bool passed(Event event) override;
   Status synchronize(Event event) override;
   Status synchronize_device() override;
@@ -117,6 +118,7 @@ class CudaDriver final : public Driver {
   }
   Status give_back(Result result, const char* name);
   Status check_capture(Stream stream);
+  Status record_now(Stream stream, Event& out);
   bool check_device(Stream stream);
   std::uint64_t captured_id(void* native);
 

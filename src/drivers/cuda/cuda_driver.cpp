@@ -301,11 +301,8 @@ void CudaDriver::drop_stream(void* native) {
   if (native != nullptr && entered.ok()) give_back(api_.stream_destroy(stream_of(native)), "cuStreamDestroy");
 }
 
-Status CudaDriver::record(void* native, Event& out) {
-  const Entered entered(api_, context_);
-  if (!entered.ok()) return entered.status();
-  const Stream stream = stream_of(native);
-  if (const Status status = check_capture(stream); status != Status::ok) return status;
+// pre: the context is current, and the stream is not being captured.
+Status CudaDriver::record_now(Stream stream, Event& out) {
   EventHandle event = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -325,6 +322,28 @@ Status CudaDriver::record(void* native, Event& out) {
   } else {
     release(made);
   }
+  return status;
+}
+
+Status CudaDriver::record(void* native, Event& out) {
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return entered.status();
+  const Stream stream = stream_of(native);
+  if (const Status status = check_capture(stream); status != Status::ok) return status;
+  return record_now(stream, out);
+}
+
+Status CudaDriver::order(void* earlier, void* later) {
+  const Entered entered(api_, context_);
+  if (!entered.ok()) return entered.status();
+  const Stream from = stream_of(earlier), to = stream_of(later);
+  for (const Stream stream : {from, to}) {
+    if (const Status status = check_capture(stream); status != Status::ok) return status;
+  }
+  Event event = Event::none;
+  if (const Status status = record_now(from, event); status != Status::ok) return status;
+  const Status status = call(api_.stream_wait(to, handle_of(event), 0), "cuStreamWaitEvent");
+  release(event);
   return status;
 }
 

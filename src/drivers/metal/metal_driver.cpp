@@ -92,7 +92,7 @@ bool MetalDriver::try_heaps(Storage storage) {
 // Asked once for every doubling: the steady state makes no call. Returns the largest alignment.
 std::size_t MetalDriver::ask_layouts() {
   const UInt options = resource_options(storage_, config_.tracked_hazards ? Hazard::tracked : Hazard::untracked);
-  Layout last{16, 16};
+  Layout last{64, 64};  // No less than Capabilities::alignment allows.
   for (unsigned width = 0; width < layouts_.size(); ++width) {
     if (width < 62 && (std::size_t{1} << width) <= capabilities_.max_buffer) {
       // The smallest size of the band shows how sizes are rounded.

@@ -49,7 +49,7 @@ struct ModelReport {
 struct ModelConfig {
   std::size_t total_memory = std::size_t{140} << 30;  // Bytes; an H200 has about 139 GiB free.
   std::size_t granularity = std::size_t{2} << 20;     // Bytes.
-  std::size_t alignment = 512;                        // Bytes.
+  std::size_t alignment = 512;                        // Bytes, at least 64.
   std::size_t address_space = std::size_t{64} << 40;  // Bytes that all reserved ranges together may have.
   std::size_t max_objects = std::numeric_limits<std::size_t>::max();  // Count of segments and objects.
   std::size_t max_buffer = std::size_t{140} << 30;                    // Bytes of a segment.
