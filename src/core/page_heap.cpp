@@ -266,7 +266,7 @@ std::uint64_t PageHeap::left_at(std::uint64_t offset, std::uint64_t bytes, Strea
   if (!fits) return UINT64_MAX;
   const Impl::Span block = impl_->cells_of(offset, bytes);
   const Impl::Span pieces = impl_->free_pieces(run->offset, run->offset + run->size, block);
-  if (!impl_->held && Impl::pin_cells(pieces, block) != 0) return UINT64_MAX;
+  if (impl_->pin_cells(pieces, block) != 0) return UINT64_MAX;
   return run->size - bytes +
          (impl_->group.ledger.ready(stream, run->freed, {offset, offset + bytes}) ? 0 : Impl::kWait);
 }

@@ -60,6 +60,9 @@ std::vector<std::string> HeapGroup::check_invariants() const {
         }
       }
       if (mapped) mapped_bytes += n->size;
+      if (n->state == NodeState::run) {
+        require_at(n->freed.within(h.stretch_of(*n)), "who freed a run did so within it", n);
+      }
       runs += n->state == NodeState::run;
       gaps += n->state == NodeState::gap;
       stale += n->state == NodeState::stale;

@@ -198,7 +198,7 @@ struct PageHeap::Impl {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
-  static std::uint32_t pin_cells(Span pieces, Span block);
+  std::uint32_t pin_cells(Span pieces, Span block) const;
   // Which streams freed memory: one; several; several, and only what is ready may be taken.
   enum class Sharing : std::uint8_t { none, some, only_ready };
   template <Sharing kSharing, bool kPlain>

@@ -25,11 +25,12 @@ constexpr std::size_t kHoleCandidates = 8;
 }  // namespace
 
 // Cells of wholly free pieces that a block would touch without covering them: memory that it keeps from moving. Pieces
-// inside the block are covered whole, so only the outer two count. `pieces`: the free ones that it touches.
-std::uint32_t PageHeap::Impl::pin_cells(Span pieces, Span block) {
+// inside the block are covered whole, so only the outer two count; nothing moves in a held heap. `pieces`: the free
+// ones that it touches.
+std::uint32_t PageHeap::Impl::pin_cells(Span pieces, Span block) const {
   const std::uint32_t left = block.first > pieces.first ? block.first - pieces.first : 0;
   const std::uint32_t right = pieces.last > block.last ? pieces.last - block.last : 0;
-  return pieces.last > pieces.first ? left + right : 0;
+  return pieces.last > pieces.first && !held ? left + right : 0;
 }
 
 // Start and end of the smallest runs that fit: least pin + 0.03 x what is left of the run + 0.03 x address. The pin is
@@ -68,7 +69,7 @@ PageHeap::Impl::Place PageHeap::Impl::best_mapped_among(std::uint64_t bytes, std
       cheapest = std::min(cheapest, costs[i]);
     }
   }
-  const bool any_free = free_cells != 0 && !held;
+  const bool any_free = free_cells != 0;
   Place best{nullptr, 0, 0};
   std::uint64_t best_cost = UINT64_MAX;
   while (cheapest < best_cost) {
@@ -79,8 +80,7 @@ PageHeap::Impl::Place PageHeap::Impl::best_mapped_among(std::uint64_t bytes, std
     // Whether there is a pin or a wait, which makes the other end worth a look.
     const auto look_at = [&](std::uint64_t offset, std::uint64_t price) {
       const bool ready = ready_at(run, offset);
-      if (kSharing == Sharing::only_ready && !ready) return true;
-      if (!ready) price += kWait;
+      if (!ready) price += kWait;  // More than at the other end, where only what is ready may be taken.
       std::uint64_t pin = 0;
       if (any_free) {
         const Span block = cells_of(offset, bytes);

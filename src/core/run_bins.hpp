@@ -84,7 +84,7 @@ class RunBins {
   }
 
  private:
-  static constexpr std::uint32_t kBins = 16 * 48;  // Up to 2^56 bytes.
+  static constexpr std::uint32_t kBins = 16 * 56;  // Every size has one.
   static constexpr std::uint32_t kWords = kBins / 64;
 
   // The first run of the bin or a larger one; the end when there is none.

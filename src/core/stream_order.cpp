@@ -73,6 +73,14 @@ void Freed::move_to(Stretch place) {
   }
 }
 
+bool Freed::within(Stretch bounds) const {
+  return std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
+    const std::uint64_t stream = stream_of(part.mark);
+    return stream == 0 || stream == kAll ||
+           (unit_of(bounds.begin) <= part.first && part.last <= unit_after(bounds.end));
+  });
+}
+
 bool OrderLedger::any_ahead(StreamIndex stream, const Freed& freed, Stretch where) const {
   return std::any_of(freed.parts_.begin(), freed.parts_.end(), [&](const Freed::Part& part) {
     if (part.mark == 0 || !touches(part, where)) return false;

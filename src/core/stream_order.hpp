@@ -77,6 +77,8 @@ class Freed {
   void clip(Stretch bounds);
   // The memory is shown at another place, all of it.
   void move_to(Stretch place);
+  // Whether no stream but number 0, which may have been alone, and all of them is named for more than these bounds.
+  bool within(Stretch bounds) const;
 
  private:
   friend class OrderLedger;

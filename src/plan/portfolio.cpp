@@ -20,6 +20,7 @@ struct SkylineRecipe {
   double slack;
   bool mirrored;
   std::size_t compared = 1;
+  bool fillers = false;
 };
 constexpr double kAlways = 2;
 // What wins most often comes first: large problems see only the first few in time.
@@ -53,7 +54,9 @@ constexpr std::int32_t kLarge = 20000;
 constexpr std::int32_t kHuge = 300000;  // so many: these come first of all
 constexpr std::size_t kCompared = 8;
 constexpr SkylineRecipe kLargeSkylines[] = {
+    {Order::width, kAlways, false, kCompared, true},  //
     {Order::width, kAlways, false, kCompared},
+    {Order::width, kAlways, true, kCompared, true},
     {Order::width, 0.05, false, 1},
     {Order::width, 0.05, true, kCompared},
     {Order::width, kAlways, true, kCompared},
@@ -112,11 +115,25 @@ constexpr std::size_t kDives = 64;
 constexpr int kBumpRound = 2;  // where the exact search applies, it gets two rounds before first fit is bumped
 constexpr std::int32_t kMostBumped = 4000;  // boxes: first fit over and over costs too much beyond
 
-Skyline::Rule rule_of(const SkylineRecipe& recipe, Bytes target) {
+// Boxes smaller than this are fillers: a share of the size of a box, averaged over all bytes and times in use.
+Bytes filler_size(const Strip& strip) {
+  constexpr double kShare = 0.35;
+  double area = 0;
+  double weighted = 0;
+  for (std::size_t b = 0; b < strip.size.size(); ++b) {
+    const auto size = static_cast<double>(strip.size[b]);
+    const double own = size * (strip.last[b] - strip.first[b]);
+    area += own;
+    weighted += own * size;
+  }
+  return area > 0 ? static_cast<Bytes>(kShare * weighted / area) : 0;
+}
+
+Skyline::Rule rule_of(const SkylineRecipe& recipe, Bytes target, const Strip& strip) {
   const Bytes slack = recipe.slack == kAlways ? Skyline::kAlways
                       : recipe.slack < 0      ? -1
                                               : static_cast<Bytes>(recipe.slack * static_cast<double>(target));
-  return {target, slack, recipe.compared};
+  return {target, slack, recipe.compared, recipe.fillers ? filler_size(strip) : 0};
 }
 
 std::uint64_t seed_for(std::uint64_t seed, int turn, std::size_t task) {
@@ -160,7 +177,7 @@ void Portfolio::begin(Control& control) {
     std::vector<Bytes> offsets;
     const SkylineRecipe& recipe = strip_.boxes() >= kHuge ? kLargeSkylines[0] : kSkylines[0];
     const std::vector<std::int32_t> ranks = ranks_of(order(recipe.order));
-    if (!skyline->place(ranks, INT64_MAX, rule_of(recipe, bound_), control, offsets)) {  // no time
+    if (!skyline->place(ranks, INT64_MAX, rule_of(recipe, bound_, strip_), control, offsets)) {  // no time
       offsets = online_fit(strip_);
     }
     if (strip_.boxes() >= kWorthKeeping) {
@@ -225,7 +242,7 @@ void Portfolio::skylines(Bytes goal, Fixed which, Control& control) {
     const std::vector<std::int32_t> ranks = recipe.mirrored ? ranks_of(order_of(strip, recipe.order))
                                                             : ranks_of(orders_[static_cast<std::size_t>(recipe.order)]);
     std::vector<Bytes>& offsets = workers_[w].offsets;
-    if (!skyline->place(ranks, limit, rule_of(recipe, goal), control, offsets)) return false;
+    if (!skyline->place(ranks, limit, rule_of(recipe, goal, strip), control, offsets)) return false;
     if (recipe.mirrored) {
       std::vector<Bytes> turned(offsets.size());
       for (std::size_t b = 0; b < offsets.size(); ++b) turned[idx(strip.source[b])] = offsets[b];

@@ -11,13 +11,14 @@ std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-SpanTree::SpanTree(const Strip& strip) : strip_(strip) {
+SpanTree::SpanTree(const Strip& strip) {
   const std::size_t n = idx(strip.boxes());
   while (leaves_ * kLeaf < n) leaves_ *= 2;
-  box_.resize(n);
-  std::iota(box_.begin(), box_.end(), 0);
-  // `split` sorts box_ so that each leaf is a run; the runs are then spread over leaves of kLeaf places.
-  std::vector<std::int32_t> spread(leaves_ * kLeaf, -1);
+  // Boxes are sorted so that each leaf is a run; the runs are then spread over leaves of kLeaf places.
+  std::vector<std::int32_t> boxes(n);
+  std::iota(boxes.begin(), boxes.end(), 0);
+  points_.resize(leaves_ * kLeaf);
+  place_.resize(n);
   struct Range {
     std::size_t node, from, to;
     bool by_last;
@@ -26,30 +27,31 @@ SpanTree::SpanTree(const Strip& strip) : strip_(strip) {
   while (!todo.empty()) {
     const Range r = todo.back();
     todo.pop_back();
-    const auto at = [&](std::size_t k) { return box_.begin() + static_cast<std::ptrdiff_t>(k); };
+    const auto at = [&](std::size_t k) { return boxes.begin() + static_cast<std::ptrdiff_t>(k); };
     if (r.node >= leaves_) {
-      std::copy(at(r.from), at(r.to), spread.begin() + static_cast<std::ptrdiff_t>((r.node - leaves_) * kLeaf));
+      for (std::size_t k = r.from; k < r.to; ++k) {
+        const std::int32_t box = boxes[k];
+        const std::size_t place = (r.node - leaves_) * kLeaf + (k - r.from);
+        points_[place] = {strip.first[idx(box)], strip.last[idx(box)], INT32_MAX, box};
+        place_[idx(box)] = static_cast<std::int32_t>(place);
+      }
       continue;
     }
     const std::size_t middle = r.from + (r.to - r.from) / 2;
     std::nth_element(at(r.from), at(middle), at(r.to), [&](std::int32_t x, std::int32_t y) {
-      const auto& key = r.by_last ? strip_.last : strip_.first;
+      const auto& key = r.by_last ? strip.last : strip.first;
       return key[idx(x)] != key[idx(y)] ? key[idx(x)] < key[idx(y)] : x < y;
     });
     todo.push_back({2 * r.node, r.from, middle, !r.by_last});
     todo.push_back({2 * r.node + 1, middle, r.to, !r.by_last});
   }
-  box_ = std::move(spread);
-  place_.resize(n);
-  for (std::size_t p = 0; p < box_.size(); ++p) {
-    if (box_[p] >= 0) place_[idx(box_[p])] = static_cast<std::int32_t>(p);
-  }
-  rank_.resize(box_.size());
   nodes_.resize(2 * leaves_);
 }
 
 void SpanTree::reset(const std::vector<std::int32_t>& ranks) {
-  for (std::size_t p = 0; p < box_.size(); ++p) rank_[p] = box_[p] < 0 ? INT32_MAX : ranks[idx(box_[p])];
+  for (Point& p : points_) {
+    if (p.box >= 0) p.rank = ranks[idx(p.box)];
+  }
   for (std::size_t leaf = 0; leaf < leaves_; ++leaf) pull_leaf(leaf);
   for (std::size_t node = leaves_; node-- > 1;) pull(node);
 }
@@ -57,14 +59,13 @@ void SpanTree::reset(const std::vector<std::int32_t>& ranks) {
 void SpanTree::pull_leaf(std::size_t leaf) {
   Node node;
   for (std::size_t p = leaf * kLeaf; p < (leaf + 1) * kLeaf; ++p) {
-    if (rank_[p] == INT32_MAX) continue;
-    const std::int32_t first = strip_.first[idx(box_[p])];
-    const std::int32_t last = strip_.last[idx(box_[p])];
-    node.min_first = std::min(node.min_first, first);
-    node.max_first = std::max(node.max_first, first);
-    node.min_last = std::min(node.min_last, last);
-    node.max_last = std::max(node.max_last, last);
-    node.min_rank = std::min(node.min_rank, rank_[p]);
+    const Point& point = points_[p];
+    if (point.rank == INT32_MAX) continue;
+    node.min_first = std::min(node.min_first, point.first);
+    node.max_first = std::max(node.max_first, point.first);
+    node.min_last = std::min(node.min_last, point.last);
+    node.max_last = std::max(node.max_last, point.last);
+    node.min_rank = std::min(node.min_rank, point.rank);
   }
   nodes_[leaves_ + leaf] = node;
 }
@@ -76,9 +77,9 @@ void SpanTree::pull(std::size_t node) {
                   std::min(a.min_last, b.min_last), std::max(a.max_last, b.max_last), std::min(a.min_rank, b.min_rank)};
 }
 
-void SpanTree::erase(std::int32_t box) {
+void SpanTree::set_rank(std::int32_t box, std::int32_t rank) {
   const std::size_t place = idx(place_[idx(box)]);
-  rank_[place] = INT32_MAX;
+  points_[place].rank = rank;
   pull_leaf(place / kLeaf);
   for (std::size_t node = (leaves_ + place / kLeaf) / 2; node >= 1; node /= 2) {
     const Node before = nodes_[node];
@@ -86,6 +87,10 @@ void SpanTree::erase(std::int32_t box) {
     if (before == nodes_[node]) break;
   }
 }
+
+void SpanTree::erase(std::int32_t box) { set_rank(box, INT32_MAX); }
+
+void SpanTree::put_back(std::int32_t box, std::int32_t rank) { set_rank(box, rank); }
 
 std::int32_t SpanTree::best_inside(std::int32_t from, std::int32_t to, std::int32_t section) const {
   const std::int32_t most_first = section < 0 ? INT32_MAX : section;
@@ -102,12 +107,11 @@ std::int32_t SpanTree::best_inside(std::int32_t from, std::int32_t to, std::int3
     if (n.min_first > most_first || n.max_last < least_last) continue;
     if (node >= leaves_) {
       for (std::size_t p = (node - leaves_) * kLeaf, end = p + kLeaf; p < end; ++p) {
-        if (rank_[p] >= best_rank) continue;
-        const std::size_t b = idx(box_[p]);
-        if (strip_.first[b] < from || strip_.last[b] > to) continue;
-        if (strip_.first[b] > most_first || strip_.last[b] < least_last) continue;
-        best_rank = rank_[p];
-        best = box_[p];
+        const Point& point = points_[p];
+        if (point.rank >= best_rank || point.first < from || point.last > to) continue;
+        if (point.first > most_first || point.last < least_last) continue;
+        best_rank = point.rank;
+        best = point.box;
       }
       continue;
     }
@@ -149,11 +153,11 @@ std::size_t SpanTree::few_inside(std::int32_t from, std::int32_t to, std::int32_
       continue;
     }
     for (std::size_t p = (node - leaves_) * kLeaf, end = p + kLeaf; p < end; ++p) {
-      if (rank_[p] >= (found < count ? INT32_MAX : ranks[found - 1])) continue;
-      const std::size_t b = idx(box_[p]);
-      if (strip_.first[b] < from || strip_.last[b] > to) continue;
-      if (strip_.first[b] > most_first || strip_.last[b] < least_last) continue;
-      add(rank_[p], box_[p]);
+      const Point& point = points_[p];
+      if (point.rank >= (found < count ? INT32_MAX : ranks[found - 1])) continue;
+      if (point.first < from || point.last > to) continue;
+      if (point.first > most_first || point.last < least_last) continue;
+      add(point.rank, point.box);
     }
   }
   return found;

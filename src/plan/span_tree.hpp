@@ -12,7 +12,7 @@ namespace cistern::planner {
 class SpanTree {
  public:
   explicit SpanTree(const Strip& strip);
-  // Puts every point back.
+  // Puts every point back but those of rank INT32_MAX.
   void reset(const std::vector<std::int32_t>& ranks);
   // The box of least rank with from <= first and last <= to, -1 if there is none. With `section` >= 0 it also lives
   // then.
@@ -22,6 +22,10 @@ class SpanTree {
                          std::int32_t* out) const;
   static constexpr std::size_t kFew = 16;  // the most that `count` may be
   void erase(std::int32_t box);
+  void put_back(std::int32_t box, std::int32_t rank);
+  bool holds(std::int32_t box) const {
+    return points_[static_cast<std::size_t>(place_[static_cast<std::size_t>(box)])].rank != INT32_MAX;
+  }
 
  private:
   struct Node {
@@ -32,15 +36,20 @@ class SpanTree {
     std::int32_t min_rank = INT32_MAX;
     friend bool operator==(const Node&, const Node&) = default;
   };
+  struct Point {
+    std::int32_t first = 0;
+    std::int32_t last = 0;
+    std::int32_t rank = INT32_MAX;  // INT32_MAX: taken out or empty
+    std::int32_t box = -1;
+  };
   void pull(std::size_t node);
   void pull_leaf(std::size_t leaf);
+  void set_rank(std::int32_t box, std::int32_t rank);
 
   static constexpr std::size_t kLeaf = 8;  // boxes a leaf
-  const Strip& strip_;
-  std::size_t leaves_ = 1;           // a power of two; node i has children 2i and 2i + 1, leaves begin at leaves_
-  std::vector<std::int32_t> box_;    // boxes by leaf, kLeaf places a leaf, -1: empty
-  std::vector<std::int32_t> place_;  // of each box in box_
-  std::vector<std::int32_t> rank_;   // by place; INT32_MAX: taken out or empty
+  std::size_t leaves_ = 1;                 // a power of two; node i has children 2i and 2i + 1, leaves begin at leaves_
+  std::vector<Point> points_;              // by leaf, kLeaf places a leaf
+  std::vector<std::int32_t> place_;        // of each box in points_
   std::vector<Node> nodes_;
 };
 

@@ -64,6 +64,10 @@ TEST(DeviceAllocator, SizesThatNoDeviceHasAreRefused) {
   }
   EXPECT_THROW(a->malloc(SIZE_MAX / 2), out_of_memory);
   EXPECT_THROW(a->malloc(std::size_t{1} << 50), out_of_memory);
+  a->free(a->malloc(100));
+  // Those that no limit refuses are looked for.
+  a->set_memory_limit(SIZE_MAX);
+  for (unsigned log = 50; log < 63; ++log) EXPECT_THROW(a->malloc(std::size_t{1} << log), out_of_memory) << log;
   expect_sound(*a);
   a->free(a->malloc(100));
 }
