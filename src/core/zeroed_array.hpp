@@ -2,12 +2,12 @@
 // when they are first touched, and a vector would touch them all. Not resizable. No locking of its own.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <type_traits>
+
+#include "core/zeroed_pages.hpp"
 
 namespace cistern::core {
 
@@ -15,11 +15,13 @@ namespace cistern::core {
 template <class T>
 class ZeroedArray {
   static_assert(std::is_trivially_destructible_v<T>);
+  static constexpr std::size_t kBytes = sizeof(T[1]);
 
  public:
   ZeroedArray() = default;
-  // Throws std::bad_alloc.
-  explicit ZeroedArray(std::size_t count) : data_(static_cast<T*>(std::calloc(1, asked(count * kBytes)))) {
+  // Throws std::bad_alloc. pre: count > 0.
+  explicit ZeroedArray(std::size_t count)
+      : data_(static_cast<T*>(take_zeroed_pages(count * kBytes)), Give{count * kBytes}) {
     if (data_ == nullptr) throw std::bad_alloc();
   }
 
@@ -29,16 +31,11 @@ class ZeroedArray {
   const T* begin() const { return data_.get(); }
 
  private:
-  static constexpr std::size_t kBytes = sizeof(T[1]);
-  // The GNU library clears memory that was used before, all of it, unless more than 32 MiB are asked for: these it
-  // always maps anew (mallopt(3), M_MMAP_THRESHOLD). Addresses cost nothing.
-  static constexpr std::size_t kLarge = std::size_t{128} << 10, kAlwaysMapped = std::size_t{33} << 20;
-  static std::size_t asked(std::size_t bytes) { return bytes < kLarge ? bytes : std::max(bytes, kAlwaysMapped); }
-
-  struct Free {
-    void operator()(T* data) const { std::free(data); }
+  struct Give {
+    std::size_t bytes = 0;
+    void operator()(T* data) const { give_zeroed_pages(data, bytes); }
   };
-  std::unique_ptr<T, Free> data_;
+  std::unique_ptr<T, Give> data_;
 };
 
 }  // namespace cistern::core
