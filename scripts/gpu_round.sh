@@ -60,7 +60,9 @@ run() {
   if python3 -c 'import torch' 2> /dev/null; then
     step events 300 python3 "$dir/torch_round.py" events "$dir/cistern_gpu_round" "${traces[@]}"
   else
-    step events 100 "$dir/cistern_gpu_round" events -- "${traces[@]}"
+    for turn in 1 2 3; do
+      step "events_$turn" 100 "$dir/cistern_gpu_round" events -- "${traces[@]}"
+    done
   fi
   step behind 200 "$dir/cistern_gpu_round" behind -- "${traces[@]}"
   step verify 150 "$dir/cistern_gpu_round" verify -- "${traces[@]}"

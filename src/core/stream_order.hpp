@@ -77,7 +77,8 @@ class Freed {
   void clip(Stretch bounds);
   // The memory is shown at another place, all of it.
   void move_to(Stretch place);
-  // Whether no stream but number 0, which may have been alone, and all of them is named for more than these bounds.
+  // For checks: whether the parts lie within these bounds. Not those of number 0, which are not clipped while it is
+  // alone, and those that stand for all.
   bool within(Stretch bounds) const;
 
  private:

@@ -197,6 +197,17 @@ TEST(Runs, ServeEachStreamWhereItIsReady) {
   }
 }
 
+TEST(Runs, ServeOtherStreamsFromTheTop) {
+  HeapFixture f;
+  PageHeap& heap = *f.heaps[0];
+  heap.free(heap.allocate(4 * kPiece, 512, kFirst));
+  HeapNode* second = heap.allocate_mapped(kPiece, 512, kSecond);
+  EXPECT_EQ(second->offset, 3 * kPiece);
+  HeapNode* first = heap.allocate_mapped(kPiece, 512, kFirst);
+  EXPECT_EQ(first->offset, 0U);
+  for (HeapNode* node : {first, second}) heap.free(node);
+}
+
 // However many runs of a captured stream are nearer in size, and whichever end of the other run is ready.
 TEST(Runs, TheOnlyReadyEndIsFound) {
   for (const bool low_is_ready : {false, true}) {
