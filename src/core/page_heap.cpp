@@ -55,9 +55,8 @@ void PageHeap::Impl::forget_start(HeapNode* node) {
 
 // Whether no live byte is in the piece.
 bool PageHeap::Impl::is_free(const PieceInfo& piece) const {
-  const HeapNode* node = node_at(std::uint64_t{piece.start} << cell_shift);
-  return node->state == NodeState::run && node->offset + node->size >= std::uint64_t{piece.start + piece.cells}
-                                                                           << cell_shift;
+  const HeapNode* node = node_of(piece);
+  return node->state == NodeState::run && node->offset + node->size >= stretch_of(piece).end;
 }
 
 HeapNode* PageHeap::Impl::node_at(std::uint64_t offset) const {
@@ -193,7 +192,7 @@ HeapNode* PageHeap::Impl::cut_back(HeapNode* run, std::uint64_t bytes) {
 HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) {
   group.ledger.know(stream);  // So that no free fails.
   group.nodes.reserve(2);
-  free_cells -= free_cells_in(run->offset, run->offset + run->size, cells_of(offset, bytes));
+  free_cells -= free_cells_in(stretch_of(*run), cells_of(offset, bytes));
   HeapNode* node = run;
   if (offset + bytes == run->offset + run->size && offset != run->offset) {
     node = cut_back(run, bytes);
@@ -226,9 +225,8 @@ void PageHeap::Impl::free(HeapNode* node) {
   HeapNode* const next = node->next;
   const bool joins_prev = prev != nullptr && prev->state == NodeState::run;
   const bool joins_next = next != nullptr && next->state == NodeState::run;
-  free_cells += free_cells_in(joins_prev ? prev->offset : node->offset,
-                              joins_next ? next->offset + next->size : node->offset + node->size,
-                              cells_of(node->offset, node->size));
+  const Stretch joined{(joins_prev ? prev : node)->offset, stretch_of(joins_next ? *next : *node).end};
+  free_cells += free_cells_in(joined, cells_of(node->offset, node->size));
   if (joins_prev) {
     prev->freed.join(freed);
     std::uint64_t size = prev->size + node->size;
@@ -263,10 +261,7 @@ PageHeap::~PageHeap() = default;
 std::uint64_t PageHeap::left_at(std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) const {
   const HeapNode* run = impl_->node_at(offset);
   const bool fits = run->state == NodeState::run && run->offset + run->size - offset >= bytes;
-  if (!fits) return UINT64_MAX;
-  const Impl::Span block = impl_->cells_of(offset, bytes);
-  const Impl::Span pieces = impl_->free_pieces(run->offset, run->offset + run->size, block);
-  if (impl_->pin_cells(pieces, block) != 0) return UINT64_MAX;
+  if (!fits || impl_->pin_cells_in(*run, offset, bytes) != 0) return UINT64_MAX;
   return run->size - bytes +
          (impl_->group.ledger.ready(stream, run->freed, {offset, offset + bytes}) ? 0 : Impl::kWait);
 }

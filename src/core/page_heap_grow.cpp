@@ -185,9 +185,8 @@ bool PageHeap::Impl::split_pinned(Span keep) {
     parts.clear();
     std::uint32_t count = 0;
     std::uint32_t next_free = p.start;  // Cells before it are counted.
-    const std::uint64_t end = std::uint64_t{p.start + p.cells} << cell_shift;
-    for (const HeapNode* n = node_at(std::uint64_t{p.start} << cell_shift); n != nullptr && n->offset < end;
-         n = n->next) {
+    const std::uint64_t end = stretch_of(p).end;
+    for (const HeapNode* n = node_of(p); n != nullptr && n->offset < end; n = n->next) {
       if (n->state != NodeState::live) continue;
       const Span span = cells_of(n->offset, n->size);
       const std::uint32_t from = std::max(span.first, next_free);

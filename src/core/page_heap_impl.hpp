@@ -160,6 +160,7 @@ struct PageHeap::Impl {
   void note_start(HeapNode* node);
   void forget_start(HeapNode* node);
   HeapNode* node_at(std::uint64_t offset) const;
+  HeapNode* node_of(const PieceInfo& piece) const { return node_at(stretch_of(piece).begin); }
   // Who freed the runs from a node on, up to an offset.
   static Freed freed_in(const HeapNode* node, std::uint64_t end);
   static Stretch stretch_of(const HeapNode& node) { return {node.offset, node.offset + node.size}; }
@@ -172,20 +173,20 @@ struct PageHeap::Impl {
   }
   template <class F>
   void for_pieces(const HeapNode* node, F&& f);
-  // The pieces that the cells touch, as far as they lie within free memory, [begin, end) in bytes: such pieces are
-  // free. None where first >= last. pre: the cells are mapped and within it.
-  Span free_pieces(std::uint64_t begin, std::uint64_t end, Span cells) const {
+  // The pieces that the cells touch, as far as they lie within a stretch of free memory: such pieces are free. None
+  // where first >= last. pre: the cells are mapped and within it.
+  Span free_pieces(Stretch memory, Span cells) const {
     const PieceInfo& left = group.pieces[cell_piece[cells.first]];
     const PieceInfo& right = group.pieces[cell_piece[cells.last - 1]];
     const std::uint64_t left_end = left.start + left.cells, right_end = right.start + right.cells;
-    const bool left_free = std::uint64_t{left.start} << cell_shift >= begin;
-    const bool right_free = right_end << cell_shift <= end;
+    const bool left_free = std::uint64_t{left.start} << cell_shift >= memory.begin;
+    const bool right_free = right_end << cell_shift <= memory.end;
     return {left_free ? left.start : static_cast<std::uint32_t>(left_end),
             right_free ? static_cast<std::uint32_t>(right_end) : right.start};
   }
   // The same as a count.
-  std::uint32_t free_cells_in(std::uint64_t begin, std::uint64_t end, Span cells) const {
-    const Span pieces = free_pieces(begin, end, cells);
+  std::uint32_t free_cells_in(Stretch memory, Span cells) const {
+    const Span pieces = free_pieces(memory, cells);
     return pieces.last > pieces.first ? pieces.last - pieces.first : 0;
   }
   bool is_free(const PieceInfo& piece) const;
@@ -199,6 +200,10 @@ struct PageHeap::Impl {
     std::uint64_t end = 0;
   };
   std::uint32_t pin_cells(Span pieces, Span block) const;
+  std::uint32_t pin_cells_in(const HeapNode& run, std::uint64_t offset, std::uint64_t bytes) const {
+    const Span block = cells_of(offset, bytes);
+    return pin_cells(free_pieces(stretch_of(run), block), block);
+  }
   // Which streams freed memory: one; several; several, and only what is ready may be taken.
   enum class Sharing : std::uint8_t { none, some, only_ready };
   template <Sharing kSharing, bool kPlain>

@@ -38,8 +38,8 @@ PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t 
   PieceTable::Index below = 0;
   PieceTable::Index above = 0;
   const auto ready = [&](const PieceInfo& p) {
-    const HeapNode* run = p.heap->impl_->node_at(std::uint64_t{p.start} << cell_shift);
-    return group.ledger.ready(taker.stream, run->freed, p.heap->impl_->stretch_of(p));
+    const Impl& heap = *p.heap->impl_;
+    return group.ledger.ready(taker.stream, heap.node_of(p)->freed, heap.stretch_of(p));
   };
   const auto better = [&](const PieceInfo& p, PieceTable::Index than, bool larger) {
     if (than == 0) return true;
@@ -64,7 +64,7 @@ PieceTable::Index PageHeap::Impl::find_victim(std::uint32_t need, std::uint32_t 
 bool PageHeap::Impl::move_piece(PieceTable::Index index, std::uint32_t to) {
   PieceInfo& p = group.pieces[index];
   Impl& from = *p.heap->impl_;
-  Freed freed = from.node_at(std::uint64_t{p.start} << cell_shift)->freed;
+  Freed freed = from.node_of(p)->freed;
   freed.clip(from.stretch_of(p));
   if (!group.order(taker.stream, freed, {}, backing)) {
     taker.over = Over::ready;

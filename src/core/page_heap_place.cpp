@@ -83,10 +83,9 @@ PageHeap::Impl::Place PageHeap::Impl::best_mapped_among(std::uint64_t bytes, std
       if (!ready) price += kWait;  // More than at the other end, where only what is ready may be taken.
       std::uint64_t pin = 0;
       if (any_free) {
-        const Span block = cells_of(offset, bytes);
         // 0.03 of a cell a cell, so a pinned cell is 1000 / 30 of them.
         constexpr std::uint64_t kPinned = kCell / kMappedWeight;
-        pin = (pin_cells(free_pieces(run->offset, run->offset + run->size, block), block) * kPinned) << cell_shift;
+        pin = (pin_cells_in(*run, offset, bytes) * kPinned) << cell_shift;
       }
       if (price + pin < best_cost) best.node = run, best.offset = offset, best_cost = price + pin;
       return pin != 0 || !ready;
@@ -140,7 +139,7 @@ std::int64_t PageHeap::Impl::unmapped_cost(const Hole& hole, std::uint64_t offse
     operations += static_cast<std::int64_t>(count / cap) + std::popcount(count % cap);
   }
   if (fewest_cells) return cells * kCell + operations;
-  Span pieces = free_pieces(hole.begin, hole.end, span);
+  Span pieces = free_pieces({hole.begin, hole.end}, span);
   if (cell_piece[span.first] == 0) pieces.first = span.first;
   if (cell_piece[span.last - 1] == 0) pieces.last = span.last;
   return cells * kCell + 300 * operations + 100 * std::int64_t{pin_cells(pieces, span)} +

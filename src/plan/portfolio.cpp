@@ -54,12 +54,9 @@ constexpr std::int32_t kLarge = 20000;
 constexpr std::int32_t kHuge = 300000;  // so many: these come first of all
 constexpr std::size_t kCompared = 8;
 constexpr SkylineRecipe kLargeSkylines[] = {
-    {Order::width, kAlways, false, kCompared, true},  //
-    {Order::width, kAlways, false, kCompared},
-    {Order::width, kAlways, true, kCompared, true},
-    {Order::width, 0.05, false, 1},
-    {Order::width, 0.05, true, kCompared},
-    {Order::width, kAlways, true, kCompared},
+    {Order::width, kAlways, false, kCompared, true}, {Order::width, kAlways, false, kCompared},
+    {Order::width, kAlways, true, kCompared, true},  {Order::width, 0.05, false, 1},
+    {Order::width, 0.05, true, kCompared},           {Order::width, kAlways, true, kCompared},
 };
 constexpr std::ptrdiff_t kFirstSkylines = 5;  // so many before a search that decides a capacity
 constexpr int kRestRound = 2;                 // and the others in this round

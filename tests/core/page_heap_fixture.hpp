@@ -45,4 +45,20 @@ struct HeapFixture {
   std::vector<PageHeap*> heaps;
 };
 
+// A free run of `bytes` in an empty heap whose lower half `low` freed last, and whose upper half `high`: where they
+// start. What they wait for is among the orders.
+struct RunOfTwo {
+  RunOfTwo(PageHeap& heap, std::uint64_t bytes, StreamIndex low, StreamIndex high) {
+    heap.free(heap.allocate(bytes, 512, kFirst));
+    HeapNode* const lower = heap.allocate_mapped(bytes / 2, 512, low);
+    HeapNode* const upper = heap.allocate_mapped(bytes / 2, 512, high);
+    of_low = lower->offset;
+    of_high = upper->offset;
+    heap.free(lower);
+    heap.free(upper);
+  }
+
+  std::uint64_t of_low = 0, of_high = 0;
+};
+
 }  // namespace cistern::core

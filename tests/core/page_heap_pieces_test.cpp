@@ -143,17 +143,12 @@ TEST(Pieces, OfAHeldHeapAreNotSplit) {
 TEST(Runs, AskOnlyForThePartThatIsTaken) {
   HeapFixture f;
   PageHeap& heap = *f.heaps[0];
-  heap.free(heap.allocate(4 * kPiece, 512, kFirst));
-  HeapNode* low = heap.allocate_mapped(2 * kPiece, 512, kFirst);
-  HeapNode* high = heap.allocate_mapped(2 * kPiece, 512, kSecond);
-  const std::uint64_t of_first = low->offset, of_second = high->offset;
-  heap.free(low);
-  heap.free(high);
+  const RunOfTwo run(heap, 4 * kPiece, kFirst, kSecond);
   f.device.orders.clear();
-  EXPECT_EQ(heap.left_at(of_first, kPiece, kFirst), 3 * kPiece);
-  EXPECT_GT(heap.left_at(of_second, kPiece, kFirst), 1 * GiB);
-  low = heap.allocate_at(of_first, kPiece, kFirst);
-  high = heap.allocate_at(of_second + kPiece, kPiece, kSecond);
+  EXPECT_EQ(heap.left_at(run.of_low, kPiece, kFirst), 3 * kPiece);
+  EXPECT_GT(heap.left_at(run.of_high, kPiece, kFirst), 1 * GiB);
+  HeapNode* low = heap.allocate_at(run.of_low, kPiece, kFirst);
+  HeapNode* high = heap.allocate_at(run.of_high + kPiece, kPiece, kSecond);
   ASSERT_TRUE(low != nullptr && high != nullptr);
   EXPECT_EQ(f.device.orders, Orders{});
   for (HeapNode* node : {low, high}) heap.free(node);

@@ -237,19 +237,14 @@ TEST(PageHeap, AStreamTakesItsOwnMemoryBeforeThatOfOthers) {
 TEST(PageHeap, AStreamTakesItsOwnPartOfARun) {
   HeapFixture f;
   PageHeap& heap = *f.heaps[0];
-  heap.free(heap.allocate(16 * MiB, 512, kCompute));
-  HeapNode* low = heap.allocate_mapped(8 * MiB, 512, kCompute);
-  HeapNode* high = heap.allocate_mapped(8 * MiB, 512, kCopy);
-  const std::uint64_t of_compute = low->offset, of_copy = high->offset;
-  ASSERT_EQ(of_copy, of_compute + 8 * MiB);
+  const RunOfTwo run(heap, 16 * MiB, kCompute, kCopy);
+  ASSERT_EQ(run.of_high, run.of_low + 8 * MiB);
   ASSERT_EQ(f.device.orders, (std::vector{std::pair{kCompute, kCopy}}));
-  heap.free(low);
-  heap.free(high);
-  // One run that both freed. Each end is in the order of one of them.
-  high = heap.allocate_mapped(6 * MiB, 512, kCopy);
-  EXPECT_GE(high->offset, of_copy);
-  low = heap.allocate_mapped(6 * MiB, 512, kCompute);
-  EXPECT_EQ(low->offset, of_compute);
+  // Each end is in the order of one of them.
+  HeapNode* high = heap.allocate_mapped(6 * MiB, 512, kCopy);
+  EXPECT_GE(high->offset, run.of_high);
+  HeapNode* low = heap.allocate_mapped(6 * MiB, 512, kCompute);
+  EXPECT_EQ(low->offset, run.of_low);
   EXPECT_EQ(f.device.orders.size(), 1U);
   // What is left lies across the border.
   HeapNode* rest = heap.allocate_mapped(4 * MiB, 512, kCompute);
