@@ -48,7 +48,7 @@ std::string bytes_text(std::size_t bytes) {
 }  // namespace
 
 void add_pairs(Suite& suite) {
-  for (std::size_t bytes : {16U, 64U, 256U, 1024U, 64U << 10, 1U << 20}) {
+  for (std::size_t bytes : {16U, 64U, 256U, 1024U, 64U << 10, 1U << 20, 16U << 20}) {
     add_group<false>(suite, "pair/" + bytes_text(bytes), bytes);
   }
 }

@@ -63,7 +63,8 @@ void pairs(unsigned threads) {
   const NativeStream native = gpu.make_stream();
   const auto allocator = fresh_allocator();
   const Stream stream = allocator->stream(native);
-  for (const std::size_t bytes : {std::size_t{512}, std::size_t{64} << 10, std::size_t{1} << 20}) {
+  for (const std::size_t bytes :
+       {std::size_t{512}, std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{16} << 20}) {
     const std::string name = std::to_string(bytes);
     allocator->free(allocator->malloc(bytes, stream));
     constexpr std::uint64_t kPairs = 2'000'000, kVendorPairs = 100'000;
@@ -76,7 +77,7 @@ void pairs(unsigned threads) {
            }));
     gpu.synchronize();
   }
-  for (const std::size_t bytes : {std::size_t{512}, std::size_t{64} << 10}) {
+  for (const std::size_t bytes : {std::size_t{512}, std::size_t{64} << 10, std::size_t{1} << 20}) {
     const std::string name = std::to_string(bytes);
     const auto pair = [&] { allocator->free(allocator->malloc(bytes, stream)); };
     report("threads", name, "cistern_1", rate(1, pair));

@@ -9,6 +9,7 @@
 //   block            where it is                           leaves by
 //   live             with the caller                       free
 //   cached           a bin of a thread cache               malloc, flush
+//   pocketed         the pocket of a thread cache          malloc, flush, empty_pockets()
 //   claimed          the inbox of a thread cache           its owner's next slow call, drain_inboxes()
 //   returned         the central inbox                     the next holder of the lock
 //   recent           StreamHeap::recent                    take_large(), flush_recent()
@@ -213,6 +214,8 @@ class Central {
   void orphan_caches(const void* thread);
   // Empties the caches of all threads. pre: no other thread is in the allocator, nor will be before this returns.
   void flush_all_caches(const Lock& lock);
+  // Whether threads may keep a large block: not while memory is above a limit, or a cache limit must be held.
+  bool keeps_pockets() const { return keeps_pockets_.load(std::memory_order_relaxed); }
   std::uint32_t flush_epoch() const { return epoch_.load(std::memory_order_relaxed); }
 
   // --- Memory pressure and limits ----------------------------------------------------------------------------------
@@ -308,6 +311,9 @@ class Central {
   StreamHeap& heap_of(const core::Block* block) const;
   // Empties the inboxes of caches; of running threads' only with `others`. False when there was nothing.
   bool drain_inboxes(const Lock& lock, const void* thread, bool others);
+  // The same for the pockets of all threads.
+  bool empty_pockets(const Lock& lock, const void* thread);
+  void settle_pockets();
   void give_chain(const Lock& lock, const core::Chain& chain);
   // Keeps a block that was just freed for the next request if that is of its size, or gives it back.
   void give_or_keep(const Lock& lock, core::Block* block);
@@ -318,8 +324,13 @@ class Central {
   std::uint64_t live() const;
   std::uint64_t excess() const;
   void apply_limit();
-  void publish(const Lock& lock);
-  void publish_changes(const Lock& lock);
+  void publish(const Lock& lock) {
+    // Nearly always: no. A cache limit that binds closes the pockets.
+    const bool changed = changes() != published_changes_ || capabilities_.ordered_buffers;
+    if (changed || enforce_wanted_.load(std::memory_order_relaxed) || !keeps_pockets() || has_floor_)
+      publish_changes(lock);
+  }
+  [[gnu::noinline, gnu::cold]] void publish_changes(const Lock& lock);
   // Grows with everything that is published.
   std::uint64_t changes() const {
     return (group_ != nullptr ? group_->gauge().changes : 0) + host_.changes() + ordered_.changes() +
@@ -361,6 +372,7 @@ class Central {
   std::atomic<core::Block*> inbox_{nullptr};
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<bool> enforce_wanted_{false};
+  std::atomic<bool> keeps_pockets_{true};
   std::atomic<bool> poison_{false};  // Freed bytes are overwritten; only asynchronous devices do it here.
   bool has_floor_ = false;
   bool batches_ = false;               // The program says when a batch of work is about to be submitted.

@@ -126,7 +126,8 @@ void Central::give_chain(const Lock& lock, const Chain& chain) {
 }
 
 bool Central::drain_inboxes(const Lock& lock, const void* thread, bool others) {
-  bool found = has_returned();
+  bool found = others && empty_pockets(lock, thread);
+  found = found || has_returned();
   drain(lock);
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     if (cache->inbox_empty()) continue;
@@ -158,6 +159,35 @@ bool Central::drain_inboxes(const Lock& lock, const void* thread, bool others) {
     give_chain(lock, freed);
   }
   return found;
+}
+
+// The steps of core::Pocket: after the barrier a thread sees that its pocket is closed, or is seen to be busy with it.
+bool Central::empty_pockets(const Lock& lock, const void* thread) {
+  Chain kept;
+  bool others = false;
+  for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    if (cache->pocket.empty()) continue;
+    if (cache->thread == thread) {
+      cache->empty_pocket(kept);
+    } else {
+      others = true;
+    }
+  }
+  if (others) {
+    for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) cache->pocket.close();
+    const bool seen = barrier_on_all_threads();
+    for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
+      Block* const block = seen ? cache->pocket.steal() : nullptr;
+      if (block != nullptr) kept.push(block);
+      cache->pocket.open();
+    }
+  }
+  give_chain(lock, kept);
+  return kept.head != nullptr;
+}
+
+void Central::settle_pockets() {
+  keeps_pockets_.store(reserved() <= limits_.memory() && !limits_.cache_binds(), std::memory_order_relaxed);
 }
 
 void Central::flush_thread(const Lock& lock, const void* thread) {
@@ -280,6 +310,7 @@ void Central::enforce_cache_limit_soon(const void* thread) {
 void Central::set_memory_limit(const Lock& lock, std::uint64_t bytes, const void* thread) {
   limits_.set_memory(bytes);
   apply_limit();
+  settle_pockets();
   const std::uint64_t reserved = reserved_now(lock);
   if (reserved <= bytes) return;
   give_all_back(lock, thread, true);
@@ -289,6 +320,7 @@ void Central::set_memory_limit(const Lock& lock, std::uint64_t bytes, const void
 
 void Central::set_cache_limit(const Lock& lock, std::uint64_t bytes, const void* thread) {
   limits_.set_cache(bytes);
+  settle_pockets();
   enforce_cache_limit(lock, thread);
 }
 
@@ -308,14 +340,6 @@ void Central::settle_residency(const Lock&, bool batches) {
     });
   }
   driver_->commit_residency();
-}
-
-void Central::publish(const Lock& lock) {
-  // Nearly always.
-  const bool unchanged = changes() == published_changes_ && !capabilities_.ordered_buffers;
-  const bool wanted = enforce_wanted_.load(std::memory_order_relaxed) || limits_.cache_binds() || has_floor_;
-  if (unchanged && !wanted) return;
-  publish_changes(lock);
 }
 
 void Central::publish_changes(const Lock& lock) {
@@ -341,6 +365,7 @@ void Central::publish_changes(const Lock& lock) {
     figures_.set_floor(core::Figures::kNoFloor, 0);
     has_floor_ = false;
   }
+  settle_pockets();
   const std::uint64_t reserved = reserved_now(lock);
   published_changes_ = changes();
   const auto set = [](std::atomic<std::uint64_t>& to, std::uint64_t value) {
@@ -374,6 +399,8 @@ ThreadCache* Central::adopt(const Lock&, StreamHeap& heap, const void* thread) {
   if (cache == nullptr) return nullptr;
   cache->set_up(classes_);
   cache->account.set_keep_low(0);  // The first free looks.
+  // What others cannot take while the thread sleeps must be little.
+  cache->pocket.set_most(barrier_on_all_threads() ? UINT64_MAX : ThreadCache::kAlwaysKept);
   cache->front = front_;
   cache->heap = &heap;
   cache->thread = thread;
@@ -396,6 +423,11 @@ void Central::orphan_caches(const void* thread) {
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     if (cache->thread == thread || cache->thread == nullptr) continue;
     cache->fast_thread.store(nullptr, std::memory_order_relaxed);
+    if (Block* block = cache->pocket.steal()) {
+      Chain kept;
+      kept.push(block);
+      give_later(kept);
+    }
     cache->forget();
     cache->thread = nullptr;
   }

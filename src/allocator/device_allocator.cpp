@@ -73,7 +73,13 @@ inline Buffer DeviceAllocator::malloc_from(ThreadCache& cache, std::size_t bytes
                                            std::size_t small_limit) {
   if (Block* block = cached(cache, bytes, small_limit)) [[likely]]
     return hand_out(cache, block);
-  return malloc_slow(bytes, entry);
+  if (Block* block = cache.pocket.take((bytes + alignment_mask_) & ~alignment_mask_)) {
+    const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
+    block->serial.store(serial, std::memory_order_release);
+    const Buffer buffer(block, serial);
+    return cache.fetched(static_cast<std::int64_t>(block->capacity)) ? checkpoint(buffer) : buffer;
+  }
+  return malloc_slow(cache, bytes, entry);
 }
 
 Buffer DeviceAllocator::malloc(std::size_t bytes) {
@@ -149,7 +155,7 @@ void PrimaryAllocator::free(Buffer buffer) {
   free_to(*thread_state.caches[kPrimaryHeap].load(std::memory_order_relaxed), buffer);
 }
 
-// The same for a block that is too large for a bin: the device's heap takes it back.
+// The same for a block that is too large for a bin: the pocket takes it back, or the device's heap.
 inline bool DeviceAllocator::free_large(ThreadCache& cache, std::uintptr_t owner, Buffer buffer) {
   Block* block = buffer.block();
   const std::uint64_t serial = buffer.serial();
@@ -158,9 +164,12 @@ inline bool DeviceAllocator::free_large(ThreadCache& cache, std::uintptr_t owner
   }
   block->serial.store(serial + 1, std::memory_order_relaxed);
   const bool look = cache.freed_elsewhere(static_cast<std::int64_t>(block->capacity));
-  core::Chain one;
-  one.push(block);
-  central_.give_later(one);
+  if (!central_.keeps_pockets() || !cache.pocket.put(block)) {
+    core::Chain freed;
+    cache.empty_pocket(freed);
+    freed.push(block);
+    central_.give_later(freed);
+  }
   if (look) after_free(true);
   return true;
 }
@@ -172,7 +181,7 @@ void DeviceAllocator::free_other(Buffer buffer) {
     ThreadCache& cache = *ThreadCache::of(owner);
     if (cache.front == this &&
         cache.fast_thread.load(std::memory_order_relaxed) == thread_state.fast.load(std::memory_order_relaxed) &&
-        (free_fast(cache, owner, buffer) || free_large(cache, owner, buffer))) {
+        (free_large(cache, owner, buffer) || free_fast(cache, owner, buffer))) {
       return;
     }
   }

@@ -118,14 +118,15 @@ class DeviceAllocator : public Allocator {
   [[gnu::noinline]] void free_other(Buffer buffer);
 
   Request round(std::size_t bytes) const;
-  [[gnu::noinline]] Buffer malloc_slow(std::size_t bytes, StreamEntry* entry);
+  [[gnu::noinline]] Buffer malloc_slow(core::ThreadCache& cache, std::size_t bytes, StreamEntry* entry);
   [[gnu::noinline]] Buffer malloc_slower(std::size_t bytes, StreamEntry* entry);
-  Buffer malloc_large(std::size_t bytes, StreamHeap& heap);
+  Buffer malloc_large(core::ThreadCache& cache, std::size_t bytes);
   core::Block* obtain(const Request& request, StreamHeap& heap, core::ThreadCache*& cache);
   core::Block* obtain_host(const Request& request);
   core::Block* obtain_ordered(const Request& request, StreamHeap& heap);
   core::Block* obtain_captured(const Request& request, std::uint64_t pool, const StreamEntry& entry);
   void account_malloc(core::ThreadCache* cache, const core::Block* block, const Request& request);
+  static void note_large(core::ThreadCache& cache, core::Block* block);
   Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
   std::uintptr_t owner_in(core::ThreadCache& cache, const core::Block* block, core::Chain& spill) const;
   void clear_content(core::Block* block);

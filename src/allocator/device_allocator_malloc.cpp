@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "allocator/device_allocator.hpp"
 #include "allocator/out_of_memory.hpp"
@@ -94,6 +95,11 @@ void DeviceAllocator::account_malloc(ThreadCache* cache, const Block* block, con
   if (cache->above_high()) central_.figures().checkpoint();
 }
 
+// pre: under the device's lock.
+void DeviceAllocator::note_large(ThreadCache& cache, Block* block) {
+  cache.pocket.note(core::RecentBlocks::stays(block) ? block : nullptr);
+}
+
 // Makes a cache of the heap the thread's; null when the host has no memory. pre: the record has none of the heap.
 ThreadCache* DeviceAllocator::join(const Central::Lock& lock, ThreadRecord& record, StreamHeap& heap) {
   ThreadCache* cache = central_.adopt(lock, heap, &record);
@@ -124,6 +130,9 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
       central_.give_later(kept);
     }
     if (!cache->inbox_empty()) drain_own_inbox(*cache);
+    Chain kept;
+    cache->empty_pocket(kept);
+    central_.give_later(kept);
     if (Block* block = pop()) {
       cache->took(block);
       account_malloc(cache, block, request);
@@ -140,7 +149,9 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
   if (central_.beyond_limit(lock, request.rounded)) return nullptr;
   if (request.bin < 0) {
     Block* block = central_.take_large(lock, heap, request.rounded, request.alignment, record);
-    if (block != nullptr) account_malloc(cache, block, request);
+    if (block == nullptr) return nullptr;
+    account_malloc(cache, block, request);
+    if (cache != nullptr) note_large(*cache, block);
     return block;
   }
   const auto bin = static_cast<std::uint8_t>(request.bin);
@@ -233,25 +244,25 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
 }
 
 // The usual way of a block above the small classes, when nothing but the heap is to be looked at. Null when there is
-// more to do, or no memory.
-Buffer DeviceAllocator::malloc_large(std::size_t bytes, StreamHeap& heap) {
-  ThreadRecord* const record = thread_state.record;
-  ThreadCache* const cache = own_cache(record, heap);
-  const bool plain = cache != nullptr && thread_state.tag == 0 && options_.load(std::memory_order_relaxed) == 0 &&
-                     cache->epoch == central_.flush_epoch() && cache->inbox_empty();
-  if (!plain) return {};
+// more to do, or no memory. pre: the cache is the thread's of the heap, and calls may take the short way.
+Buffer DeviceAllocator::malloc_large(ThreadCache& cache, std::size_t bytes) {
+  if (cache.epoch != central_.flush_epoch() || !cache.inbox_empty()) return {};
   thread_state.freeing.store(nullptr, std::memory_order_relaxed);
   Chain spill;
+  cache.empty_pocket(spill);
+  central_.give_later(std::exchange(spill, {}));
   Block* block = nullptr;
   {
     const Central::Lock lock(central_);
     central_.drain(lock);
     if (central_.beyond_limit(lock, bytes)) return {};
-    block = central_.take_large(lock, heap, (bytes + alignment_mask_) & ~alignment_mask_, alignment_mask_ + 1, record);
+    block = central_.take_large(lock, *static_cast<StreamHeap*>(cache.heap),
+                                (bytes + alignment_mask_) & ~alignment_mask_, alignment_mask_ + 1, thread_state.record);
     if (block == nullptr) return {};
-    if (cache->fetched(static_cast<std::int64_t>(block->capacity))) central_.figures().checkpoint();
+    note_large(cache, block);
+    if (cache.fetched(static_cast<std::int64_t>(block->capacity))) central_.figures().checkpoint();
   }
-  block->owner.store(owner_in(*cache, block, spill), std::memory_order_relaxed);
+  block->owner.store(owner_in(cache, block, spill), std::memory_order_relaxed);
   block->tag = 0;
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
   block->serial.store(serial, std::memory_order_release);
@@ -259,12 +270,11 @@ Buffer DeviceAllocator::malloc_large(std::size_t bytes, StreamHeap& heap) {
   return Buffer(block, serial);
 }
 
-Buffer DeviceAllocator::malloc_slow(std::size_t bytes, StreamEntry* entry) {
-  const bool host = entry == nullptr && host_buffers_;
-  const bool captures = entry != nullptr && central_.captures().any();
-  if (bytes > small_limit_ && bytes <= core::kMaxRequest && !host && exact_limit_ != 0 && !captures) {
+Buffer DeviceAllocator::malloc_slow(ThreadCache& cache, std::size_t bytes, StreamEntry* entry) {
+  const bool plain = cache.heap != nullptr && exact_limit_ != 0;  // The empty cache has no heap.
+  if (plain && bytes > small_limit_ && bytes <= core::kMaxRequest) {
     try {
-      if (const Buffer buffer = malloc_large(bytes, *(entry != nullptr ? entry : streams_.at(0))->heap)) return buffer;
+      if (const Buffer buffer = malloc_large(cache, bytes)) return buffer;
     } catch (const std::bad_alloc&) {
       // The host has no memory for the books: below there is more to be tried.
     }

@@ -31,9 +31,15 @@ class RecentBlocks {
     return oldest;
   }
 
-  // The newest block of exactly `bytes` at a multiple of `alignment` (a power of two), or null. Only one that has no
-  // free memory before it: the search, which prefers low addresses, would have moved the others down, and without that
-  // loops scatter (vit_infer: 280 moves a pass instead of none).
+  // Whether a block may come back to where it was: only one that has no free memory before it. The search, which
+  // prefers low addresses, would have moved the others down, and without that loops scatter (vit_infer: 280 moves a
+  // pass instead of none). pre: not part of a slab.
+  static bool stays(const Block* block) {
+    const HeapNode* before = static_cast<const HeapNode*>(block->home)->prev;
+    return before == nullptr || (before->state == NodeState::live && !before->idle);
+  }
+
+  // The newest block of exactly `bytes` at a multiple of `alignment` (a power of two) that stays, or null.
   Block* take(std::uint64_t bytes, std::uint64_t alignment) {
     // Without a branch a block: which one it is, if any, is a toss.
     std::uint32_t same = 0;
@@ -41,8 +47,7 @@ class RecentBlocks {
     same &= (1u << count_) - 1;
     for (; same != 0; same &= ~std::bit_floor(same)) {
       const auto i = static_cast<std::size_t>(std::bit_width(same)) - 1;
-      const HeapNode* before = static_cast<const HeapNode*>(blocks_[i]->home)->prev;
-      if (before != nullptr && (before->state != NodeState::live || before->idle)) continue;
+      if (!stays(blocks_[i])) continue;
       if ((blocks_[i]->address.load(std::memory_order_relaxed) & (alignment - 1)) == 0) return take_at(i);
     }
     return nullptr;

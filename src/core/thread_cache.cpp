@@ -62,11 +62,8 @@ void ThreadCache::shrink(Chain& spill) {
   if (held() > budget_ && bin.size > kAlwaysKept) spill_bin(bin, spill);
 }
 
-void ThreadCache::flush_from(std::size_t first, Chain& spill) {
-  for (std::size_t i = first; i < kBins; ++i) spill_bin(bins[i], spill);
-}
-
 void ThreadCache::forget() {
+  pocket.forget();
   for (std::size_t i = 0; i < kBins; ++i) {
     bins[i].head = nullptr;
     if (i >= kSmallBins) bins[i].size = 0;

@@ -1,8 +1,8 @@
 // ThreadCache: free blocks of one (thread, heap) pair, so that the sizes in use cost a few nanoseconds and no lock.
 //
-// Does: bins of small classes and of exact larger sizes, bounded in bytes together; the inbox into which other threads
-// free this thread's blocks; the claim that lets exactly one of two racing frees win. Does not: get or give memory,
-// look at addresses.
+// Does: bins of small classes and of exact larger sizes, bounded in bytes together; a pocket for one large block; the
+// inbox into which other threads free this thread's blocks; the claim that lets exactly one of two racing frees win.
+// Does not: get or give memory, look at addresses.
 //
 // The bound costs the fast path nothing of its own: while only the fast path runs, what the bins hold plus what the
 // account has as live is constant (`total`), so the account's watermark `low` = total - budget says when the bins are
@@ -28,6 +28,7 @@
 
 #include "core/block.hpp"
 #include "core/figures.hpp"
+#include "core/pocket.hpp"
 #include "core/size_class.hpp"
 #include "core/units.hpp"
 
@@ -143,9 +144,14 @@ class alignas(4096) ThreadCache {
   std::uint64_t held() const {
     return static_cast<std::uint64_t>(total_ - account.bytes.load(std::memory_order_relaxed));
   }
-  // The whole content of the bins; of those above the small classes only.
-  void flush(Chain& spill) { flush_from(0, spill); }
-  void flush_exact(Chain& spill) { flush_from(kSmallBins, spill); }
+  // The whole content of the bins and the pocket.
+  void flush(Chain& spill) {
+    empty_pocket(spill);
+    for (Bin& bin : bins) spill_bin(bin, spill);
+  }
+  void empty_pocket(Chain& spill) {
+    if (Block* block = pocket.take()) spill.push(block);
+  }
   // Drops the content of the bins (after a fork, when nobody knows in which state it is).
   void forget();
 
@@ -175,6 +181,7 @@ class alignas(4096) ThreadCache {
   std::array<Bin, kBins> bins{};  // First, so that an owner minus its cache is an offset into them.
   alignas(128) Account account;
   std::uint32_t epoch = 0;  // Flush requests that this cache has honoured.
+  Pocket pocket;            // Its block is in the account as freed.
 
  private:
   // Long way: written by the owning thread.
@@ -202,7 +209,6 @@ class alignas(4096) ThreadCache {
   static std::size_t set_of(std::uint64_t size) { return (size * 0x9E3779B97F4A7C15u) >> (64 - 5); }
   static_assert(kSets == 32);
   void spill_bin(Bin& bin, Chain& spill);
-  void flush_from(std::size_t first, Chain& spill);
   void shrink(Chain& spill);
 };
 static_assert(sizeof(ThreadCache) == alignof(ThreadCache));  // NOLINT(misc-redundant-expression): two sizes.

@@ -72,7 +72,7 @@ def read(path: str) -> tuple[bytes, int, int, int]:
 
 
 def pairs(library: ctypes.CDLL) -> None:
-    for size in (512, 64 << 10, 1 << 20):
+    for size in (512, 64 << 10, 1 << 20, 16 << 20):
         report("pairs", str(size), "torch_ns", library.torch_pairs(size, 200_000))
     allocate, delete = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
     start = time.perf_counter()
@@ -80,7 +80,7 @@ def pairs(library: ctypes.CDLL) -> None:
         delete(allocate(65536, 0))
     report("pairs", "65536", "torch_python_ns", (time.perf_counter() - start) * 1e9 / 200_000)
     threads = max(1, min(16, os.cpu_count() or 1))
-    for size in (512, 64 << 10):
+    for size in (512, 64 << 10, 1 << 20):
         report("threads", str(size), "torch_1", max(library.torch_threads(1, size, 200_000) for _ in range(3)))
         report("threads", str(size), "torch_all", max(library.torch_threads(threads, size, 20_000) for _ in range(3)))
 

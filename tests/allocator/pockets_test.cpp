@@ -1,0 +1,222 @@
+// The large block that a thread keeps for its next request: no lock, and nobody goes without because of it.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <barrier>
+#include <thread>
+#include <vector>
+
+#include "allocator/allocator_fixture.hpp"
+#include "allocator/process_barrier.hpp"
+#include "cistern/error.hpp"
+
+namespace cistern::allocation {
+namespace {
+
+// A thread that freed a buffer last and sleeps until this object is gone.
+class Sleeper {
+ public:
+  Sleeper(DeviceAllocator& a, std::size_t bytes)
+      : thread_([&a, bytes, this] {
+          a.free(a.malloc(bytes));
+          sync_.arrive_and_wait();
+          sync_.arrive_and_wait();
+        }) {
+    sync_.arrive_and_wait();
+  }
+  ~Sleeper() {
+    sync_.arrive_and_wait();
+    thread_.join();
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  std::barrier<> sync_{2};
+  std::thread thread_;
+};
+
+class Pockets : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!barrier_on_all_threads()) GTEST_SKIP() << "without a barrier on all threads pockets are small";
+  }
+
+  const std::unique_ptr<DeviceAllocator> a_ = make_cpu();
+};
+
+TEST_F(Pockets, APairOfAnySizeWaitsForNoLock) {
+  for (const std::size_t bytes : {65_KiB, 1_MiB, 100_MiB}) {
+    std::barrier sync(2);
+    std::thread other([&] {
+      a_->free(a_->malloc(bytes));
+      sync.arrive_and_wait();
+      sync.arrive_and_wait();
+      for (int i = 0; i < 100; ++i) {
+        const Buffer b = a_->malloc(bytes);
+        EXPECT_EQ(a_->stats().active, bytes);
+        a_->free(b);
+        EXPECT_THROW(a_->free(b), invalid_argument);
+        EXPECT_FALSE(b.live());
+      }
+      sync.arrive_and_wait();
+    });
+    sync.arrive_and_wait();
+    {
+      const Central::Lock lock(a_->central());
+      sync.arrive_and_wait();
+      sync.arrive_and_wait();
+    }
+    other.join();
+    expect_sound(*a_);
+  }
+  EXPECT_EQ(a_->stats().active, 0U);
+}
+
+TEST_F(Pockets, AnotherSizeIsPlacedAsIfTheBlockHadBeenFreedAtOnce) {
+  const Buffer first = a_->malloc(4_MiB);
+  const Buffer guard = a_->malloc(64_KiB + 1);
+  const void* const start = first.ptr();
+  a_->free(first);
+  const Buffer last = a_->malloc(4_MiB);
+  ASSERT_EQ(last.ptr(), start);
+  a_->free(last);
+  const Buffer smaller = a_->malloc(3_MiB);
+  EXPECT_EQ(smaller.ptr(), start);
+  for (const Buffer& b : {guard, smaller}) a_->free(b);
+  expect_sound(*a_);
+}
+
+TEST_F(Pockets, MemoryOfASleepingThreadIsFoundUnderPressure) {
+  a_->set_memory_limit(64_MiB);
+  const Sleeper one(*a_, 40_MiB), other(*a_, 20_MiB);
+  const Buffer b = a_->malloc(60_MiB);
+  EXPECT_LE(a_->stats().reserved, 64_MiB);
+  a_->free(b);
+  expect_sound(*a_);
+}
+
+TEST_F(Pockets, NewMemoryIsBroughtOnlyWithoutThem) {
+  const Sleeper one(*a_, 40_MiB);
+  const std::size_t reserved = a_->stats().reserved;
+  const Buffer b = a_->malloc(40_MiB);
+  EXPECT_EQ(a_->stats().reserved, reserved);
+  a_->free(b);
+}
+
+TEST_F(Pockets, ClearingTheCacheEmptiesThemAll) {
+  const Sleeper one(*a_, 40_MiB), other(*a_, 1_MiB);
+  a_->free(a_->malloc(2_MiB));
+  a_->clear_cache();
+  EXPECT_EQ(a_->stats().reserved, 0U);
+  expect_sound(*a_);
+}
+
+TEST_F(Pockets, AThreadThatEndsGivesItsBack) {
+  { const Sleeper one(*a_, 40_MiB); }
+  a_->flush_thread_caches();
+  EXPECT_EQ(a_->heap_group()->live(), 0U);
+}
+
+TEST_F(Pockets, ACacheLimitHoldsForThem) {
+  const Sleeper one(*a_, 40_MiB);
+  a_->set_cache_limit(8_MiB);
+  EXPECT_LE(a_->stats().cached, 8_MiB);
+  a_->free(a_->malloc(30_MiB));
+  EXPECT_LE(a_->stats().cached, 8_MiB);
+  const Sleeper other(*a_, 40_MiB);
+  EXPECT_LE(a_->stats().cached, 8_MiB);
+  expect_sound(*a_);
+}
+
+TEST_F(Pockets, ALimitBelowWhatIsLiveEmptiesThem) {
+  const Buffer pin = a_->malloc(40_MiB);
+  a_->free(a_->malloc(10_MiB));
+  a_->set_memory_limit(30_MiB);
+  EXPECT_THROW(a_->malloc(10_MiB), out_of_memory);
+  a_->free(pin);
+  const Buffer within = a_->malloc(10_MiB);
+  a_->free(within);
+  EXPECT_LE(a_->stats().reserved, 30_MiB);
+  expect_sound(*a_);
+}
+
+TEST_F(Pockets, AnotherStreamWaitsForItsWork) {
+  drivers::ModelConfig config;
+  config.manual = true;
+  Model m(config);
+  const Stream first = m.stream(1), second = m.stream(2);
+  const auto use = [&](const Stream& s) {
+    const Buffer b = m->malloc(10_MiB, s);
+    void* const start = b.ptr();
+    EXPECT_TRUE(m.driver->touch(s.native(), reinterpret_cast<std::uintptr_t>(start), b.size()));
+    m->free(b);
+    return start;
+  };
+  void* const start = use(first);
+  EXPECT_EQ(use(first), start);
+  EXPECT_EQ(use(second), start) << "the model reports a violation where the stream does not wait";
+  EXPECT_EQ(use(first), start);
+  expect_sound(*m);
+}
+
+TEST_F(Pockets, AForkedChildFindsThoseOfThreadsThatItHasNot) {
+  const Sleeper one(*a_, 40_MiB);
+  const pid_t child = fork();
+  if (child == 0) {
+    a_->clear_cache();
+    _exit(a_->stats().reserved == 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// One thread uses its pocket all the while, others need the memory: no block is handed out twice.
+TEST_F(Pockets, AreTakenWhileTheirThreadsUseThem) {
+  a_->set_memory_limit(64_MiB);
+  std::atomic<bool> stop{false};
+  std::atomic<int> refused{0}, pairs{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      while (!stop) {
+        try {
+          const Buffer b = a_->malloc(20_MiB);
+          auto* const word = static_cast<std::atomic<unsigned>*>(b.ptr());
+          word->store(t);
+          for (int i = 0; i < 50; ++i) ASSERT_EQ(word->load(), t);
+          a_->free(b);
+          ++pairs;
+        } catch (const out_of_memory&) {
+          ++refused;
+        }
+      }
+    });
+  }
+  int big = 0;
+  for (int i = 0; i < 300; ++i) {
+    try {
+      const Buffer b = a_->malloc(30_MiB + static_cast<std::size_t>(i % 7) * 1_MiB);
+      static_cast<std::atomic<unsigned>*>(b.ptr())->store(7);
+      std::this_thread::yield();
+      EXPECT_EQ(static_cast<std::atomic<unsigned>*>(b.ptr())->load(), 7U);
+      a_->free(b);
+      ++big;
+    } catch (const out_of_memory&) {
+    }
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(pairs, 0);
+  EXPECT_GT(big, 0);
+  expect_sound(*a_);
+  EXPECT_EQ(a_->stats().active, 0U);
+  a_->clear_cache();
+  EXPECT_EQ(a_->stats().reserved, 0U);
+}
+
+}  // namespace
+}  // namespace cistern::allocation
