@@ -311,8 +311,8 @@ class Central {
   StreamHeap& heap_of(const core::Block* block) const;
   // Empties the inboxes of caches; of running threads' only with `others`. False when there was nothing.
   bool drain_inboxes(const Lock& lock, const void* thread, bool others);
-  // The same for the pockets of all threads.
-  bool empty_pockets(const Lock& lock, const void* thread);
+  // Empties the thread's pockets, and those of others that hold at least so many bytes (not 0).
+  bool empty_pockets(const Lock& lock, const void* thread, std::uint64_t least);
   void settle_pockets();
   void give_chain(const Lock& lock, const core::Chain& chain);
   // Keeps a block that was just freed for the next request if that is of its size, or gives it back.

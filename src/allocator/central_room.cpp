@@ -96,7 +96,8 @@ HeapNode* Central::bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
     if (HeapNode* node = pages.allocate_mapped(bytes, alignment, heap.index)) return node;
   }
   // Before new memory is brought: what this thread keeps, and what others have freed for their owners.
-  bool found = drain_inboxes(lock, thread, true);
+  bool found = empty_pockets(lock, thread, ThreadCache::kAlwaysKept + 1);
+  found = drain_inboxes(lock, thread, true) || found;
   Chain kept;
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     if (thread != nullptr && cache->thread == thread && cache->heap == &heap) cache->flush(kept);
@@ -126,8 +127,7 @@ void Central::give_chain(const Lock& lock, const Chain& chain) {
 }
 
 bool Central::drain_inboxes(const Lock& lock, const void* thread, bool others) {
-  bool found = others && empty_pockets(lock, thread);
-  found = found || has_returned();
+  bool found = has_returned();
   drain(lock);
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     if (cache->inbox_empty()) continue;
@@ -162,22 +162,21 @@ bool Central::drain_inboxes(const Lock& lock, const void* thread, bool others) {
 }
 
 // The steps of core::Pocket: after the barrier a thread sees that its pocket is closed, or is seen to be busy with it.
-bool Central::empty_pockets(const Lock& lock, const void* thread) {
+bool Central::empty_pockets(const Lock& lock, const void* thread, std::uint64_t least) {
   Chain kept;
   bool others = false;
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
-    if (cache->pocket.empty()) continue;
     if (cache->thread == thread) {
       cache->empty_pocket(kept);
     } else {
-      others = true;
+      others = others || cache->pocket.bytes() >= least;
     }
   }
   if (others) {
     for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) cache->pocket.close();
     const bool seen = barrier_on_all_threads();
     for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
-      Block* const block = seen ? cache->pocket.steal() : nullptr;
+      Block* const block = seen ? cache->pocket.steal(least) : nullptr;
       if (block != nullptr) kept.push(block);
       cache->pocket.open();
     }
@@ -222,6 +221,7 @@ void Central::give_all_back(const Lock& lock, const void* thread, bool wait) {
   epoch_.fetch_add(1, std::memory_order_relaxed);
   flush_thread(lock, thread);
   if (wait) wait_for_all();
+  empty_pockets(lock, thread, 1);
   drain_inboxes(lock, thread, true);
   flush_recent(lock);
   settle_host();
@@ -294,6 +294,7 @@ void Central::enforce_cache_limit(const Lock& lock, const void* thread) {
   release_above(lock, excess());
   if (excess() == 0) return;
   flush_thread(lock, thread);
+  empty_pockets(lock, thread, 1);
   drain_inboxes(lock, thread, true);
   release_empty_slabs();
   release_above(lock, excess());
@@ -423,7 +424,7 @@ void Central::orphan_caches(const void* thread) {
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     if (cache->thread == thread || cache->thread == nullptr) continue;
     cache->fast_thread.store(nullptr, std::memory_order_relaxed);
-    if (Block* block = cache->pocket.steal()) {
+    if (Block* block = cache->pocket.steal(1)) {
       Chain kept;
       kept.push(block);
       give_later(kept);

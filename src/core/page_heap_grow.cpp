@@ -108,6 +108,8 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
     if (d < chunk && chunk <= need + room && group.held_cells() + chunk <= allowed) d = chunk;
     PieceTable::Index victim = held ? 0 : find_victim(need, std::min(2 * need, need + room), wanted);
     const bool may_create = group.held_cells() + d <= std::min(allowed, group.create_limit_cells());
+    // A larger one leaves a rest, but to give it back and make a smaller one holds both until work has passed.
+    if (victim == 0 && !may_create && !held) victim = find_victim(0, need + room, wanted);
     // A move between streams makes one of them wait, too.
     const bool prefer_new =
         group.config.commit_on_touch || group.ledger.several() || 4 * group.pieces[victim].cells < std::min(need, cap);
@@ -127,12 +129,13 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
   return true;
 }
 
-// A new piece at `at`, of `cells` cells or, at the limit, of fewer. Gives free pieces back before it takes more.
+// A new piece at `at`, of `cells` cells or, at the limit, of fewer. Gives free pieces back before it takes more, unless
+// some are about to leave: until work has passed that would save nothing, and the next block may use what is free.
 bool PageHeap::Impl::create_piece(std::uint32_t cells, std::uint32_t at, Span keep, std::uint32_t& made) {
   const std::uint64_t limit = group.create_limit_cells();
   const std::uint64_t allowed = group.allowed_cells();
-  while (group.held_cells() - group.releasing_cells + cells > allowed &&
-         release_one(group.held_cells() - group.releasing_cells + cells - allowed, keep, false)) {
+  while (group.releasing_cells == 0 && group.held_cells() + cells > allowed &&
+         release_one(group.held_cells() + cells - allowed, keep, false)) {
   }
   while (group.held_cells() + cells > limit) {
     if (const std::uint64_t leaving = group.releasing_cells; leaving > 0) {

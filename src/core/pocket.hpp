@@ -1,14 +1,16 @@
 // Pocket: the large block that a thread freed last, for its next request, without the device's lock.
 //
-// Does: keeps one block, if it was also the last large one that the thread got, for a request of exactly its size. Does
-// not: keep it when another large block comes or goes: its user gives it back first, so that blocks are placed as if
-// there were no pocket.
+// Does: keeps one block, if it was also the last large one that the thread got, for a request of exactly its size;
+// keeps nothing for a while after others had to take it, so that threads that share little memory do not take it from
+// each other all the time. Does not: keep it when another large block comes or goes: its user gives it back first, so
+// that blocks are placed as if there were no pocket.
 //
 // Locking: its thread calls everything down to take(), without a locked instruction. Another thread, which holds the
 // device's lock, calls close(), makes all threads see it (a barrier on all of them), then steal(), then open(). Where
 // the owner was in the middle of a call it gets nothing.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -18,53 +20,59 @@ namespace cistern::core {
 
 class Pocket {
  public:
+  static constexpr std::uint32_t kFirstRefusals = 64, kMostRefusals = 1U << 20;
+
   // The largest block that may be kept. pre: before the first use.
   void set_most(std::uint64_t bytes) { most_ = bytes; }
 
   // Notes the large block that the thread just got; null for one that is not to be kept.
   void note(Block* block) { last_ = block; }
-  // Keeps a block that was just freed; false when it is not the last one.
+  // Keeps a block that was just freed; false when it is not the last one, or the pocket is to stay empty.
   bool put(Block* block) {
     if (block != last_) return false;
     last_ = nullptr;
     const Use use(*this);
-    const bool kept = use.allowed() && block->capacity <= most_;
-    if (kept) block_.store(block, std::memory_order_release);  // A forked child may look.
-    return kept;
+    if (!use.allowed() || block->capacity > most_) return false;
+    if (refusals_ != 0) {
+      --refusals_;
+      return false;
+    }
+    block_ = block;
+    bytes_.store(block->capacity, std::memory_order_release);  // A forked child may look.
+    return true;
   }
   // The block if it has exactly `bytes`, else null. It is the last one again.
   Block* take(std::uint64_t bytes) {
-    if (empty()) return nullptr;
-    const Use use(*this);
-    Block* const block = use.allowed() ? block_.load(std::memory_order_relaxed) : nullptr;
-    if (block == nullptr || block->capacity != bytes) return nullptr;
-    block_.store(nullptr, std::memory_order_relaxed);
-    last_ = block;
-    return block;
+    if (this->bytes() != bytes) return nullptr;
+    const Use use(*this);  // From here on it may only be gone.
+    return last_ = use.allowed() ? taken() : nullptr;
   }
   // The block, or null.
   Block* take() {
     last_ = nullptr;
-    if (empty()) return nullptr;
+    if (bytes() == 0) return nullptr;
     const Use use(*this);
-    Block* const block = use.allowed() ? block_.load(std::memory_order_relaxed) : nullptr;
-    if (block != nullptr) block_.store(nullptr, std::memory_order_relaxed);
-    return block;
+    return use.allowed() ? taken() : nullptr;
   }
 
-  // Any thread: whether it looks empty.
-  bool empty() const { return block_.load(std::memory_order_relaxed) == nullptr; }
+  // Any thread: how much it holds, or held a moment ago; 0: nothing.
+  std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   void close() { closed_.store(true, std::memory_order_relaxed); }
-  // pre: closed, and all threads know it.
-  Block* steal() {
-    if (busy_.load(std::memory_order_acquire)) return nullptr;
-    return block_.exchange(nullptr, std::memory_order_relaxed);
+  // The block if it has at least so many bytes, else null. pre: closed, and all threads know it.
+  Block* steal(std::uint64_t least) {
+    if (busy_.load(std::memory_order_acquire) || bytes() < least) return nullptr;
+    Block* const block = taken();
+    if (block != nullptr) {
+      refusals_ = next_refusals_;
+      next_refusals_ = std::min(2 * next_refusals_, kMostRefusals);
+    }
+    return block;
   }
   void open() { closed_.store(false, std::memory_order_release); }
   // Drops the content (after a fork, when nobody knows in which state it is).
   void forget() {
     last_ = nullptr;
-    block_.store(nullptr, std::memory_order_relaxed);
+    taken();
     busy_.store(false, std::memory_order_relaxed);
     closed_.store(false, std::memory_order_relaxed);
   }
@@ -86,9 +94,18 @@ class Pocket {
     Pocket& pocket_;
   };
 
-  std::atomic<Block*> block_{nullptr};
+  Block* taken() {
+    if (bytes() == 0) return nullptr;
+    bytes_.store(0, std::memory_order_relaxed);
+    return block_;
+  }
+
+  std::atomic<std::uint64_t> bytes_{0};  // Of the block; 0: there is none.
+  Block* block_ = nullptr;
   Block* last_ = nullptr;
   std::uint64_t most_ = 0;
+  std::uint32_t refusals_ = 0;                    // Blocks that are not kept from now on,
+  std::uint32_t next_refusals_ = kFirstRefusals;  // and after the next theft.
   std::atomic<bool> busy_{false}, closed_{false};
 };
 

@@ -60,6 +60,49 @@ TEST(Pieces, TheSmallestThatIsEnoughLeaves) {
   }
 }
 
+// Behind the host a piece that leaves is held until work has passed: one that is larger than the need moves instead.
+TEST(Pieces, ALargerOneMovesRatherThanLeaves) {
+  HeapConfig config = HeapFixture::defaults();
+  config.slack_percent = 0;
+  HeapFixture f(config, 2);
+  f.device.lag = 10;
+  for (int i = 0; i < 2; ++i) {
+    f.group.trim(0, true);
+    f.heaps[0]->free(f.heaps[0]->allocate(50 * 8 * MiB, 512, kFirst));
+  }
+  ASSERT_EQ(f.group.pieces(), 50U) << "pieces of four cells, by the peak before";
+  const std::uint64_t released = f.group.counts().released;
+  const std::uint64_t reserved = f.group.reserved();
+  HeapNode* node = f.heaps[1]->allocate(10 * MiB, 512, kFirst);
+  ASSERT_NE(node, nullptr);
+  EXPECT_EQ(f.group.counts().moved, 2U);
+  EXPECT_EQ(f.group.counts().released, released);
+  EXPECT_EQ(f.group.peak_reserved(), reserved);
+  // The rest of it serves the next one.
+  HeapNode* next = f.heaps[1]->allocate_mapped(6 * MiB, 512, kFirst);
+  ASSERT_NE(next, nullptr);
+  f.heaps[1]->free(next);
+  f.heaps[1]->free(node);
+  EXPECT_EQ(broken(f.group), "");
+}
+
+TEST(Pieces, NoneLeaveWhileOthersAreAboutTo) {
+  HeapFixture f(HeapFixture::defaults(), 2);
+  f.device.lag = 10;
+  f.heaps[0]->free(f.heaps[0]->allocate(4 * kPiece, 512, kFirst));
+  f.heaps[1]->hold(true);  // Takes no pieces of others.
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_NE(f.heaps[1]->allocate(kPiece, 512, kFirst), nullptr);
+    EXPECT_EQ(f.group.counts().released, 1U);
+  }
+  EXPECT_EQ(f.group.reserved(), 6 * kPiece);
+  f.device.now += 10;
+  ASSERT_NE(f.heaps[1]->allocate(kPiece, 512, kFirst), nullptr);
+  EXPECT_EQ(f.group.counts().released, 2U);
+  f.heaps[1]->hold(false);
+  EXPECT_EQ(broken(f.group), "");
+}
+
 // One run, that two streams freed: the piece of the stream itself moves, without a wait.
 TEST(Pieces, AStreamMovesItsOwnPartOfARun) {
   HeapFixture f(HeapFixture::defaults(), 2);

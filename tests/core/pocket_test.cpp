@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 namespace cistern::core {
@@ -26,10 +27,10 @@ TEST_F(PocketTest, KeepsTheLastBlockForItsSizeAgainAndAgain) {
   pocket_.note(one_);
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(pocket_.put(one_));
-    EXPECT_FALSE(pocket_.empty());
+    EXPECT_EQ(pocket_.bytes(), 100U);
     EXPECT_EQ(pocket_.take(200), nullptr);
     EXPECT_EQ(pocket_.take(100), one_);
-    EXPECT_TRUE(pocket_.empty());
+    EXPECT_EQ(pocket_.bytes(), 0U);
   }
 }
 
@@ -62,15 +63,27 @@ TEST_F(PocketTest, WhileItIsClosedOnlyOthersTake) {
   pocket_.close();
   EXPECT_EQ(pocket_.take(100), nullptr);
   EXPECT_EQ(pocket_.take(), nullptr);
-  EXPECT_EQ(pocket_.steal(), one_);
-  EXPECT_EQ(pocket_.steal(), nullptr);
+  EXPECT_EQ(pocket_.steal(101), nullptr);
+  EXPECT_EQ(pocket_.steal(100), one_);
+  EXPECT_EQ(pocket_.steal(1), nullptr);
   pocket_.note(two_);
   EXPECT_FALSE(pocket_.put(two_));
   pocket_.open();
   EXPECT_EQ(pocket_.take(100), nullptr);
-  pocket_.note(two_);
-  EXPECT_TRUE(pocket_.put(two_));
-  EXPECT_EQ(pocket_.take(200), two_);
+}
+
+TEST_F(PocketTest, AfterATheftItStaysEmptyForTwiceAsLongEachTime) {
+  std::uint32_t expected = 0;
+  for (int theft = 0; theft < 17; ++theft) {
+    std::uint32_t refused = 0;
+    for (pocket_.note(one_); !pocket_.put(one_); pocket_.note(one_)) ++refused;
+    ASSERT_EQ(refused, expected);
+    pocket_.close();
+    ASSERT_EQ(pocket_.steal(1), one_);
+    pocket_.open();
+    expected = theft == 0 ? Pocket::kFirstRefusals : std::min(2 * expected, Pocket::kMostRefusals);
+  }
+  EXPECT_EQ(expected, Pocket::kMostRefusals);
 }
 
 TEST_F(PocketTest, ForgettingLeavesItEmptyAndOpen) {
@@ -78,7 +91,7 @@ TEST_F(PocketTest, ForgettingLeavesItEmptyAndOpen) {
   ASSERT_TRUE(pocket_.put(one_));
   pocket_.close();
   pocket_.forget();
-  EXPECT_EQ(pocket_.steal(), nullptr);
+  EXPECT_EQ(pocket_.steal(1), nullptr);
   EXPECT_FALSE(pocket_.put(one_));
   pocket_.note(one_);
   EXPECT_TRUE(pocket_.put(one_));
