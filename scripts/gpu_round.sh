@@ -73,7 +73,7 @@ run() {
   case " ${CISTERN_ROUND:-} " in
     *" programs "*)  # Minutes: only when it is asked for.
       step programs 560 env PYTHONPATH=python CISTERN_TORCH_LIBRARY="$PWD/$dir/libcistern_torch.so" \
-        python3 bench/torch/compare.py --rounds 2
+        python3 bench/torch/compare.py --rounds 4 --seconds 400
       ;;
   esac
   if command -v compute-sanitizer > /dev/null; then

@@ -1,5 +1,6 @@
 """Runs the workloads under one allocator in one process and prints a line of JSON for each. Usage: one.py ALLOCATOR
-[NAME...], where ALLOCATOR is native, expandable or cistern.
+[--turns] [NAME...], where ALLOCATOR is native, expandable or cistern. With --turns it prints `ready` before each step and
+waits for a line on its input, so that several processes take turns.
 
 Peaks are those of the second half of the steps and of the whole run, so that a first, growing pass shows. Bytes, seconds.
 """
@@ -33,6 +34,15 @@ torch.backends.cuda.enable_cudnn_sdp(False)
 torch.backends.cuda.enable_mem_efficient_sdp(False)
 
 
+TURNS = "--turns" in sys.argv
+
+
+def wait_for_turn():
+    if TURNS:
+        print("ready", flush=True)
+        sys.stdin.readline()
+
+
 def run(name):
     workload, steps = WORKLOADS[name]
     gc.collect()
@@ -40,12 +50,14 @@ def run(name):
     torch.cuda.reset_peak_memory_stats()
     results, times = [], []
     torch.cuda.synchronize()
+    wait_for_turn()
     begin = time.perf_counter()
     for result in workload(steps):
         torch.cuda.synchronize()
         end = time.perf_counter()
         results.append(result)
         times.append(end - begin)
+        wait_for_turn()
         begin = time.perf_counter()
     stats = torch.cuda.memory_stats()
     line = {
@@ -63,5 +75,5 @@ def run(name):
     print(json.dumps(line), flush=True)
 
 
-for chosen in sys.argv[2:] or WORKLOADS:
+for chosen in [name for name in sys.argv[2:] if name != "--turns"] or WORKLOADS:
     run(chosen)
