@@ -81,7 +81,8 @@ std::size_t set_wired_limit(std::size_t bytes, Device device);
 std::size_t get_wired_limit();
 std::size_t get_wired_limit(Device device);
 
-/// Gives all memory without a live byte back to the system.
+/// Gives all memory without a live byte back to the system. What was live before is no measure any more for how much
+/// is kept: a smaller phase that follows holds little.
 void clear_cache();
 void clear_cache(Device device);
 

@@ -210,7 +210,8 @@ class Central {
   void abandon(const Lock& lock, core::ThreadCache& cache);
   // Gives the content of the thread's caches back.
   void flush_thread(const Lock& lock, const void* thread);
-  // After a fork: the caches of other threads belong to nobody; what their bins held is lost, the inboxes are kept.
+  // After a fork: the caches of other threads belong to nobody; what their bins held is lost, the inboxes are kept, and
+  // pockets given back.
   void orphan_caches(const void* thread);
   // Empties the caches of all threads. pre: no other thread is in the allocator, nor will be before this returns.
   void flush_all_caches(const Lock& lock);
@@ -313,6 +314,7 @@ class Central {
   bool drain_inboxes(const Lock& lock, const void* thread, bool others);
   // Empties the thread's pockets, and those of others that hold at least so many bytes (not 0).
   bool empty_pockets(const Lock& lock, const void* thread, std::uint64_t least);
+  // Says anew whether threads may keep a large block; after every change of limits or of what is reserved.
   void settle_pockets();
   void give_chain(const Lock& lock, const core::Chain& chain);
   // Keeps a block that was just freed for the next request if that is of its size, or gives it back.
@@ -325,7 +327,7 @@ class Central {
   std::uint64_t excess() const;
   void apply_limit();
   void publish(const Lock& lock) {
-    // Nearly always: no. A cache limit that binds closes the pockets.
+    // Nearly always: no. With a cache limit that binds no pockets are kept.
     const bool changed = changes() != published_changes_ || capabilities_.ordered_buffers;
     if (changed || enforce_wanted_.load(std::memory_order_relaxed) || !keeps_pockets() || has_floor_)
       publish_changes(lock);

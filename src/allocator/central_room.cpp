@@ -95,7 +95,7 @@ HeapNode* Central::bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
     if (over() != 0 && group_->live() + bytes > group_->limit()) return nullptr;
     if (HeapNode* node = pages.allocate_mapped(bytes, alignment, heap.index)) return node;
   }
-  // Before new memory is brought: what this thread keeps, and what others have freed for their owners.
+  // Before new memory is brought: what this thread keeps, what others keep in pockets or have freed for their owners.
   bool found = empty_pockets(lock, thread, ThreadCache::kAlwaysKept + 1);
   found = drain_inboxes(lock, thread, true) || found;
   Chain kept;

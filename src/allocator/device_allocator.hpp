@@ -126,6 +126,7 @@ class DeviceAllocator : public Allocator {
   core::Block* obtain_ordered(const Request& request, StreamHeap& heap);
   core::Block* obtain_captured(const Request& request, std::uint64_t pool, const StreamEntry& entry);
   void account_malloc(core::ThreadCache* cache, const core::Block* block, const Request& request);
+  void give_pocket_back(core::ThreadCache& cache);
   static void note_large(core::ThreadCache& cache, core::Block* block);
   Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
   std::uintptr_t owner_in(core::ThreadCache& cache, const core::Block* block, core::Chain& spill) const;

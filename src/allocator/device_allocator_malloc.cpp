@@ -3,7 +3,6 @@
 #include <bit>
 #include <cstring>
 #include <new>
-#include <utility>
 
 #include "allocator/device_allocator.hpp"
 #include "allocator/out_of_memory.hpp"
@@ -95,6 +94,12 @@ void DeviceAllocator::account_malloc(ThreadCache* cache, const Block* block, con
   if (cache->above_high()) central_.figures().checkpoint();
 }
 
+void DeviceAllocator::give_pocket_back(ThreadCache& cache) {
+  Chain kept;
+  cache.empty_pocket(kept);
+  central_.give_later(kept);
+}
+
 // pre: under the device's lock.
 void DeviceAllocator::note_large(ThreadCache& cache, Block* block) {
   cache.pocket.note(core::RecentBlocks::stays(block) ? block : nullptr);
@@ -130,9 +135,7 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
       central_.give_later(kept);
     }
     if (!cache->inbox_empty()) drain_own_inbox(*cache);
-    Chain kept;
-    cache->empty_pocket(kept);
-    central_.give_later(kept);
+    give_pocket_back(*cache);
     if (Block* block = pop()) {
       cache->took(block);
       account_malloc(cache, block, request);
@@ -248,9 +251,7 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
 Buffer DeviceAllocator::malloc_large(ThreadCache& cache, std::size_t bytes) {
   if (cache.epoch != central_.flush_epoch() || !cache.inbox_empty()) return {};
   thread_state.freeing.store(nullptr, std::memory_order_relaxed);
-  Chain spill;
-  cache.empty_pocket(spill);
-  central_.give_later(std::exchange(spill, {}));
+  give_pocket_back(cache);
   Block* block = nullptr;
   {
     const Central::Lock lock(central_);
@@ -262,6 +263,7 @@ Buffer DeviceAllocator::malloc_large(ThreadCache& cache, std::size_t bytes) {
     note_large(cache, block);
     if (cache.fetched(static_cast<std::int64_t>(block->capacity))) central_.figures().checkpoint();
   }
+  Chain spill;
   block->owner.store(owner_in(cache, block, spill), std::memory_order_relaxed);
   block->tag = 0;
   const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;

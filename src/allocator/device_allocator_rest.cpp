@@ -164,6 +164,7 @@ void DeviceAllocator::clear_cache() {
   const Central::Lock lock(central_);
   central_.give_all_back(lock, thread_state.record, true);
   central_.trim(lock, 0, true);
+  if (central_.group() != nullptr) central_.group()->forget_peak_live();
   central_.settle_residency(lock, false);
 }
 

@@ -63,6 +63,7 @@ void HeapGroup::all_done() { impl_->ledger.all_done(); }
 
 std::uint64_t HeapGroup::peak_reserved() const { return impl_->peak_cells * impl_->config.cell_bytes; }
 void HeapGroup::reset_peak_reserved() { impl_->peak_cells = impl_->held_cells(); }
+void HeapGroup::forget_peak_live() { impl_->peak_live_bytes = impl_->live_bytes - impl_->idle_bytes; }
 std::uint64_t HeapGroup::live() const { return impl_->live_bytes; }
 std::uint64_t HeapGroup::pieces() const { return impl_->pieces.count(); }
 const HeapCounts& HeapGroup::counts() const { return impl_->counts; }

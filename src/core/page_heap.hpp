@@ -114,6 +114,8 @@ class HeapGroup {
   std::uint64_t reserved() const { return gauge_.reserved; }
   std::uint64_t peak_reserved() const;
   void reset_peak_reserved();
+  // What was live so far says nothing of what comes: slack and pieces are sized by what is live from now on.
+  void forget_peak_live();
   // Bytes in live nodes.
   std::uint64_t live() const;
   // Pieces held now.

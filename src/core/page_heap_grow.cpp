@@ -106,10 +106,10 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
     const std::uint64_t allowed = group.allowed_cells();
     auto d = static_cast<std::uint32_t>(floor_pow2(std::min(need, cap)));
     if (d < chunk && chunk <= need + room && group.held_cells() + chunk <= allowed) d = chunk;
-    PieceTable::Index victim = held ? 0 : find_victim(need, std::min(2 * need, need + room), wanted);
     const bool may_create = group.held_cells() + d <= std::min(allowed, group.create_limit_cells());
-    // A larger one leaves a rest, but to give it back and make a smaller one holds both until work has passed.
-    if (victim == 0 && !may_create && !held) victim = find_victim(0, need + room, wanted);
+    // One much larger leaves a rest, but to give it back and make a smaller one holds both until work has passed.
+    const std::uint32_t most = may_create ? std::min(2 * need, need + room) : need + room;
+    PieceTable::Index victim = held ? 0 : find_victim(need, most, wanted);
     // A move between streams makes one of them wait, too.
     const bool prefer_new =
         group.config.commit_on_touch || group.ledger.several() || 4 * group.pieces[victim].cells < std::min(need, cap);

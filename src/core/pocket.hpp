@@ -27,12 +27,13 @@ class Pocket {
 
   // Notes the large block that the thread just got; null for one that is not to be kept.
   void note(Block* block) { last_ = block; }
-  // Keeps a block that was just freed; false when it is not the last one, or the pocket is to stay empty.
+  // Keeps a block that was just freed; false when it is not the last one, or the pocket is to stay empty or could not
+  // be emptied, closed as it was.
   bool put(Block* block) {
     if (block != last_) return false;
     last_ = nullptr;
     const Use use(*this);
-    if (!use.allowed() || block->capacity > most_) return false;
+    if (!use.allowed() || bytes() != 0 || block->capacity > most_) return false;
     if (refusals_ != 0) {
       --refusals_;
       return false;
@@ -43,8 +44,8 @@ class Pocket {
   }
   // The block if it has exactly `bytes`, else null. It is the last one again.
   Block* take(std::uint64_t bytes) {
-    if (this->bytes() != bytes) return nullptr;
-    const Use use(*this);  // From here on it may only be gone.
+    if (this->bytes() != bytes || bytes == 0) return nullptr;  // The empty cache's is never written.
+    const Use use(*this);                                      // From here on it may only be gone.
     return last_ = use.allowed() ? taken() : nullptr;
   }
   // The block, or null.

@@ -15,9 +15,9 @@
 //   free of another cache's block      -               -
 //   spill                                      -       -
 //
-// Locking: the owning thread alone touches the bins and the account. Any thread may claim() a live block and push it on
-// the inbox. Whoever holds the device's lock may empty the inbox of a cache whose thread is gone, or, by the rules of
-// Central::drain_inboxes(), of any cache.
+// Locking: the owning thread alone touches the bins and the account; of the pocket see there. Any thread may claim() a
+// live block and push it on the inbox. Whoever holds the device's lock may empty the inbox of a cache whose thread is
+// gone, or, by the rules of Central::drain_inboxes(), of any cache.
 #pragma once
 
 #include <algorithm>
@@ -152,7 +152,7 @@ class alignas(4096) ThreadCache {
   void empty_pocket(Chain& spill) {
     if (Block* block = pocket.take()) spill.push(block);
   }
-  // Drops the content of the bins (after a fork, when nobody knows in which state it is).
+  // Drops the content of the bins and the pocket (after a fork, when nobody knows in which state it is).
   void forget();
 
   // Links a claimed block. Any thread.

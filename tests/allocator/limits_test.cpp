@@ -267,6 +267,21 @@ TEST(MemoryLimit, WhatACallbackThrowsPassesThrough) {
   expect_sound(*a);
 }
 
+// What was held before the cache was cleared is no measure for what comes.
+TEST(ClearCache, EndsAPhase) {
+  Model m;
+  const Stream s = m.stream(1);
+  m->free(m->malloc(2048_MiB, s));
+  m->clear_cache();
+  std::vector<Buffer> live;
+  for (int i = 0; i < 20; ++i) live.push_back(m->malloc(2_MiB, s));
+  const std::size_t reserved = m->stats().reserved;
+  for (std::size_t i = 0; i < live.size(); i += 2) m->free(live[i]);
+  m->free(m->malloc(16_MiB, s));
+  EXPECT_EQ(m->stats().reserved, reserved);
+  for (std::size_t i = 1; i < live.size(); i += 2) m->free(live[i]);
+}
+
 TEST(CacheLimit, HoldsAtOnceAfterAFree) {
   const auto a = make_cpu();
   EXPECT_EQ(a->set_cache_limit(0), a->stats().memory_limit);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -88,6 +89,37 @@ TEST_F(Pockets, AnotherSizeIsPlacedAsIfTheBlockHadBeenFreedAtOnce) {
   expect_sound(*a_);
 }
 
+TEST_F(Pockets, ABlockThatCouldMoveDownDoesNotStay) {
+  const Buffer lower = a_->malloc(4_MiB);
+  const Buffer last = a_->malloc(4_MiB);
+  const void* const start = lower.ptr();
+  a_->free(lower);
+  a_->free(last);
+  const Buffer moved = a_->malloc(4_MiB);
+  EXPECT_EQ(moved.ptr(), start);
+  a_->free(moved);
+  expect_sound(*a_);
+}
+
+// The thread that had it announced it when it freed it the time before.
+TEST_F(Pockets, ABlockThatAnotherThreadFreedIsFoundUnderPressure) {
+  a_->set_memory_limit(64_MiB);
+  Buffer handed;
+  std::barrier sync(2);
+  std::thread other([&] {
+    a_->free(a_->malloc(40_MiB));
+    handed = a_->malloc(40_MiB);
+    sync.arrive_and_wait();
+    sync.arrive_and_wait();
+  });
+  sync.arrive_and_wait();
+  a_->free(handed);
+  EXPECT_NO_THROW(a_->free(a_->malloc(60_MiB)));
+  sync.arrive_and_wait();
+  other.join();
+  expect_sound(*a_);
+}
+
 TEST_F(Pockets, MemoryOfASleepingThreadIsFoundUnderPressure) {
   a_->set_memory_limit(64_MiB);
   const Sleeper one(*a_, 40_MiB), other(*a_, 20_MiB);
@@ -110,6 +142,28 @@ TEST_F(Pockets, ClearingTheCacheEmptiesThemAll) {
   a_->free(a_->malloc(2_MiB));
   a_->clear_cache();
   EXPECT_EQ(a_->stats().reserved, 0U);
+  expect_sound(*a_);
+}
+
+TEST_F(Pockets, OneThatWasEmptiedIsUsedAgainAfterAWhile) {
+  std::barrier sync(2);
+  std::thread other([&] {
+    const auto keeps = [&] {
+      a_->free(a_->malloc(2_MiB));
+      return !a_->central().has_returned();
+    };
+    EXPECT_TRUE(keeps());
+    sync.arrive_and_wait();
+    sync.arrive_and_wait();
+    EXPECT_FALSE(keeps());
+    for (std::uint32_t i = 1; i < core::Pocket::kFirstRefusals; ++i) keeps();
+    EXPECT_TRUE(keeps());
+    EXPECT_TRUE(keeps());
+  });
+  sync.arrive_and_wait();
+  a_->clear_cache();
+  sync.arrive_and_wait();
+  other.join();
   expect_sound(*a_);
 }
 
@@ -142,6 +196,28 @@ TEST_F(Pockets, ALimitBelowWhatIsLiveEmptiesThem) {
   expect_sound(*a_);
 }
 
+TEST_F(Pockets, NothingIsKeptWhileMemoryIsAboveItsLimit) {
+  const Buffer last = a_->malloc(40_MiB);
+  a_->set_memory_limit(30_MiB);
+  a_->free(last);
+  EXPECT_TRUE(a_->central().has_returned());
+  EXPECT_THROW(a_->malloc(40_MiB), out_of_memory);
+  a_->free(a_->malloc(10_MiB));
+  EXPECT_FALSE(a_->central().has_returned()) << "below it again";
+  expect_sound(*a_);
+}
+
+TEST_F(Pockets, NothingIsKeptWhileThereIsACacheLimit) {
+  const Buffer last = a_->malloc(4_MiB);
+  a_->set_cache_limit(8_MiB);
+  a_->free(last);
+  EXPECT_TRUE(a_->central().has_returned());
+  a_->set_cache_limit(a_->stats().memory_limit);
+  a_->free(a_->malloc(4_MiB));
+  EXPECT_FALSE(a_->central().has_returned());
+  expect_sound(*a_);
+}
+
 TEST_F(Pockets, AnotherStreamWaitsForItsWork) {
   drivers::ModelConfig config;
   config.manual = true;
@@ -158,6 +234,42 @@ TEST_F(Pockets, AnotherStreamWaitsForItsWork) {
   EXPECT_EQ(use(first), start);
   EXPECT_EQ(use(second), start) << "the model reports a violation where the stream does not wait";
   EXPECT_EQ(use(first), start);
+  expect_sound(*m);
+}
+
+TEST_F(Pockets, TheNextStreamOfAHeapWaitsForTheOneBefore) {
+  drivers::ModelConfig config;
+  config.manual = true;
+  Model m(config);
+  for (std::uintptr_t number = 1; number < 4; ++number) {
+    const Stream s = m.stream(number);
+    for (int i = 0; i < 2; ++i) {
+      const Buffer b = m->malloc(10_MiB, s);
+      EXPECT_TRUE(m.driver->touch(s.native(), reinterpret_cast<std::uintptr_t>(b.ptr()), b.size()));
+      m->free(b);
+    }
+    m->stream_destroyed(s);
+  }
+  EXPECT_EQ(m->stats().reserved, 10_MiB);
+  const Buffer b = m->malloc(10_MiB, m.stream(0));
+  EXPECT_TRUE(m.driver->touch(nullptr, reinterpret_cast<std::uintptr_t>(b.ptr()), b.size()));
+  m->free(b);
+  expect_sound(*m);
+}
+
+// Only some heaps have their caches at hand in a thread.
+TEST_F(Pockets, MoreStreamsThanShortWays) {
+  Model m;
+  for (int round = 0; round < 3; ++round) {
+    for (std::uintptr_t number = 1; number <= kInlineHeaps + 8; ++number) {
+      const Buffer b = m->malloc(4_MiB, m.stream(number));
+      m->free(b);
+      EXPECT_THROW(m->free(b), invalid_argument);
+    }
+  }
+  EXPECT_LE(m->stats().reserved, 4_MiB * (kInlineHeaps + 8));
+  m->clear_cache();
+  EXPECT_EQ(m->stats().reserved, 0U);
   expect_sound(*m);
 }
 
@@ -178,7 +290,7 @@ TEST_F(Pockets, AForkedChildFindsThoseOfThreadsThatItHasNot) {
 TEST_F(Pockets, AreTakenWhileTheirThreadsUseThem) {
   a_->set_memory_limit(64_MiB);
   std::atomic<bool> stop{false};
-  std::atomic<int> refused{0}, pairs{0};
+  std::atomic<int> pairs{0};
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {
@@ -191,31 +303,61 @@ TEST_F(Pockets, AreTakenWhileTheirThreadsUseThem) {
           a_->free(b);
           ++pairs;
         } catch (const out_of_memory&) {
-          ++refused;
         }
       }
     });
   }
   int big = 0;
-  for (int i = 0; i < 300; ++i) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (unsigned i = 0; (big < 50 || pairs < 1000) && std::chrono::steady_clock::now() < end; ++i) {
     try {
-      const Buffer b = a_->malloc(30_MiB + static_cast<std::size_t>(i % 7) * 1_MiB);
+      const Buffer b = a_->malloc(30_MiB + i % 7 * 1_MiB);
       static_cast<std::atomic<unsigned>*>(b.ptr())->store(7);
       std::this_thread::yield();
       EXPECT_EQ(static_cast<std::atomic<unsigned>*>(b.ptr())->load(), 7U);
       a_->free(b);
       ++big;
     } catch (const out_of_memory&) {
+      std::this_thread::yield();
     }
   }
   stop = true;
   for (std::thread& thread : threads) thread.join();
-  EXPECT_GT(pairs, 0);
-  EXPECT_GT(big, 0);
+  EXPECT_GE(pairs, 1000);
+  EXPECT_GE(big, 50);
   expect_sound(*a_);
   EXPECT_EQ(a_->stats().active, 0U);
   a_->clear_cache();
   EXPECT_EQ(a_->stats().reserved, 0U);
+}
+
+// Others close all pockets and leave small blocks alone: those are not lost when their threads go on.
+TEST_F(Pockets, NoneIsLostThatWasClosedWhenItsThreadNeededAnother) {
+  for (int round = 0; round < 100; ++round) {
+    const auto a = make_cpu();
+    std::atomic<bool> stop{false};
+    std::barrier start(3);
+    std::thread large([&] {
+      start.arrive_and_wait();
+      while (!stop) a->free(a->malloc(2_MiB));
+    });
+    std::thread small([&] {
+      start.arrive_and_wait();
+      while (!stop) {
+        a->free(a->malloc(100_KiB));
+        a->free(a->malloc(200_KiB));
+      }
+    });
+    start.arrive_and_wait();
+    std::vector<Buffer> kept;
+    for (int i = 0; i < 300; ++i) kept.push_back(a->malloc(4_MiB));
+    stop = true;
+    large.join();
+    small.join();
+    for (const Buffer& b : kept) a->free(b);
+    a->clear_cache();
+    ASSERT_EQ(a->stats().reserved, 0U);
+  }
 }
 
 }  // namespace

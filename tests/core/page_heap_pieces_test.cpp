@@ -60,6 +60,25 @@ TEST(Pieces, TheSmallestThatIsEnoughLeaves) {
   }
 }
 
+// After a large phase a small one has the slack of a large heap, unless it is told that the phase is over.
+TEST(Pieces, TheSlackIsThatOfThePhase) {
+  for (const bool over : {false, true}) {
+    HeapFixture f;
+    PageHeap& heap = *f.heaps[0];
+    heap.free(heap.allocate(2 * GiB, 512, kFirst));
+    f.group.trim(0, true);
+    if (over) f.group.forget_peak_live();
+    std::vector<HeapNode*> nodes;
+    for (int i = 0; i < 20; ++i) nodes.push_back(heap.allocate(kCell, 512, kFirst));
+    const std::uint64_t reserved = f.group.reserved();
+    for (std::size_t i = 0; i < nodes.size(); i += 2) heap.free(nodes[i]);
+    ASSERT_NE(heap.allocate(8 * kCell, 512, kFirst), nullptr);
+    EXPECT_EQ(f.group.reserved() == reserved, over);
+    EXPECT_EQ(f.group.counts().moved != 0, over);
+    EXPECT_EQ(broken(f.group), "");
+  }
+}
+
 // Behind the host a piece that leaves is held until work has passed: one that is larger than the need moves instead.
 TEST(Pieces, ALargerOneMovesRatherThanLeaves) {
   HeapConfig config = HeapFixture::defaults();

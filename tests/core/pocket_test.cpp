@@ -72,6 +72,24 @@ TEST_F(PocketTest, WhileItIsClosedOnlyOthersTake) {
   EXPECT_EQ(pocket_.take(100), nullptr);
 }
 
+// While it was closed its thread could not empty it, and got another block.
+TEST_F(PocketTest, KeepsNoSecondBlock) {
+  pocket_.note(one_);
+  ASSERT_TRUE(pocket_.put(one_));
+  pocket_.close();
+  ASSERT_EQ(pocket_.take(), nullptr);
+  pocket_.open();
+  pocket_.note(two_);
+  EXPECT_FALSE(pocket_.put(two_));
+  EXPECT_EQ(pocket_.take(), one_);
+}
+
+TEST_F(PocketTest, NoBlockHasNoBytes) {
+  pocket_.note(one_);
+  EXPECT_EQ(pocket_.take(0), nullptr);
+  EXPECT_TRUE(pocket_.put(one_)) << "it was not looked into";
+}
+
 TEST_F(PocketTest, AfterATheftItStaysEmptyForTwiceAsLongEachTime) {
   std::uint32_t expected = 0;
   for (int theft = 0; theft < 17; ++theft) {
