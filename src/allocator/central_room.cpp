@@ -178,6 +178,7 @@ bool Central::empty_pockets(const Lock& lock, const void* thread, std::uint64_t 
     for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
       Block* const block = seen ? cache->pocket.steal(least) : nullptr;
       if (block != nullptr) kept.push(block);
+      if (block != nullptr && least > 1) cache->pocket.rest();  // All of them is no sign that this one was missed.
       cache->pocket.open();
     }
   }

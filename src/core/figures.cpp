@@ -33,10 +33,27 @@ std::uint64_t Figures::peak() const {
   return clamp(std::max(peak_.load(std::memory_order_relaxed), sum(&Account::bytes)));
 }
 
+// Each account gets back to the most that it held, as far as the peak has room for all, and a share of what is left.
 void Figures::hand_out(std::int64_t active) {
-  const std::int64_t share = (peak_.load(std::memory_order_relaxed) - active) / account_count_;
+  const std::int64_t room = peak_.load(std::memory_order_relaxed) - active;
+  std::int64_t wanted = 0;
   for (Account* a = accounts_.load(std::memory_order_relaxed); a != nullptr; a = a->next) {
-    a->high.store(a->bytes.load(std::memory_order_relaxed) + share + kCredit, std::memory_order_relaxed);
+    const std::int64_t bytes = a->bytes.load(std::memory_order_relaxed);
+    if (bytes < a->least) {
+      // It frees what others allocated: it will not come back to what it held.
+      a->most -= a->least - bytes;
+      a->least = bytes;
+    }
+    a->most = std::max(a->most, bytes);
+    wanted += a->most - bytes;
+  }
+  const double part = wanted > room ? static_cast<double>(room) / static_cast<double>(wanted) : 1;
+  const std::int64_t share = wanted < room ? (room - wanted) / account_count_ : 0;
+  for (Account* a = accounts_.load(std::memory_order_relaxed); a != nullptr; a = a->next) {
+    const std::int64_t bytes = a->bytes.load(std::memory_order_relaxed);
+    // A range that is too wide shrinks; whoever needs it passes its allotment and widens it again.
+    if (part < 1) a->most = bytes + static_cast<std::int64_t>(part * static_cast<double>(a->most - bytes));
+    a->high.store(a->most + share + kCredit, std::memory_order_relaxed);
   }
 }
 

@@ -4,10 +4,11 @@
 // each account has an allotment `high`, and while
 //       sum of all `high`  <=  peak + accounts x kCredit
 // holds, no thread below its allotment can have raised the peak by more than the credits. A thread that passes its own
-// calls checkpoint(), which takes the exact sum of the moment and hands out new allotments. In the same way `low` is a
-// floor for an explicit cache limit: while every account is above its own, the sum is above what was asked for.
-// Does not: know devices, limits, or who frees what. Locking: reads take none; checkpoint() and the setters one leaf
-// lock.
+// calls checkpoint(), which takes the exact sum of the moment and hands out new allotments: up to what each account
+// held before, as far as that fits, so that threads that come and go by the same bytes need no more of them. In the
+// same way `low` is a floor for an explicit cache limit: while every account is above its own, the sum is above what
+// was asked for. Does not: know devices, limits, or who frees what. Locking: reads take none; checkpoint() and the
+// setters one leaf lock.
 #pragma once
 
 #include <algorithm>
@@ -31,6 +32,7 @@ struct Account {
   std::atomic<std::int64_t> low{kNone};       // The larger of the next two.
   std::atomic<std::int64_t> floor{kNone};     // From an explicit cache limit.
   std::atomic<std::int64_t> keep_low{kNone};  // From the bound of the thread's own cache.
+  std::int64_t most = 0, least = 0;           // Between which `bytes` moves; under the figures' lock.
   Account* next = nullptr;
 
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();

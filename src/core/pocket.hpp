@@ -62,12 +62,12 @@ class Pocket {
   // The block if it has at least so many bytes, else null. pre: closed, and all threads know it.
   Block* steal(std::uint64_t least) {
     if (busy_.load(std::memory_order_acquire) || bytes() < least) return nullptr;
-    Block* const block = taken();
-    if (block != nullptr) {
-      refusals_ = next_refusals_;
-      next_refusals_ = std::min(2 * next_refusals_, kMostRefusals);
-    }
-    return block;
+    return taken();
+  }
+  // Keeps nothing for a while, twice as long each time. pre: something was just stolen.
+  void rest() {
+    refusals_ = next_refusals_;
+    next_refusals_ = std::min(2 * next_refusals_, kMostRefusals);
   }
   void open() { closed_.store(false, std::memory_order_release); }
   // Drops the content (after a fork, when nobody knows in which state it is).
@@ -106,7 +106,7 @@ class Pocket {
   Block* last_ = nullptr;
   std::uint64_t most_ = 0;
   std::uint32_t refusals_ = 0;                    // Blocks that are not kept from now on,
-  std::uint32_t next_refusals_ = kFirstRefusals;  // and after the next theft.
+  std::uint32_t next_refusals_ = kFirstRefusals;  // and after the next rest().
   std::atomic<bool> busy_{false}, closed_{false};
 };
 

@@ -299,5 +299,18 @@ TEST(Threads, OptionsChangeUnderRunningThreads) {
   EXPECT_EQ(a->stats().active, 0U);
 }
 
+// A thread that asks for large blocks alone looks at what others left for it, too.
+TEST(Threads, LargeRequestsLookAtTheInbox) {
+  const auto a = make_cpu();
+  const Buffer lower = a->malloc(4_MiB), guard = a->malloc(64_KiB + 1), hole = a->malloc(8_MiB);
+  const void* const start = lower.ptr();
+  a->free(hole);
+  std::thread([&] { a->free(lower); }).join();
+  const Buffer b = a->malloc(4_MiB);
+  EXPECT_EQ(b.ptr(), start);
+  for (const Buffer& buffer : {b, guard}) a->free(buffer);
+  expect_sound(*a);
+}
+
 }  // namespace
 }  // namespace cistern::allocation

@@ -42,6 +42,42 @@ TEST(Figures, ThePeakOfOneThreadIsExactForLargeSteps) {
   EXPECT_EQ(figures.peak(), 3U << 20);
 }
 
+// Threads that come and go by the same bytes: once the peak has seen them together, none of them looks again.
+TEST(Figures, AllotmentsFollowWhatEachThreadHolds) {
+  std::mt19937_64 random(5);
+  Figures figures;
+  std::array<Account, 16> accounts;
+  for (Account& account : accounts) figures.attach(account);
+  constexpr std::int64_t kBlock = 1 << 20;
+  for (Account& account : accounts) change(figures, account, kBlock);
+  int looks = 0;
+  for (int i = 0; i < 100000; ++i) {
+    Account& account = accounts[random() % accounts.size()];
+    const std::int64_t bytes = account.bytes == 0 ? kBlock : -kBlock;
+    looks += account.bytes + bytes > account.high ? 1 : 0;
+    change(figures, account, bytes);
+  }
+  EXPECT_LE(looks, 16);
+  EXPECT_EQ(figures.peak(), 16U << 20);
+}
+
+// One hands blocks over, the other frees them: what the second does not come back to is room for the first.
+TEST(Figures, AThreadThatOnlyFreesKeepsNoAllotment) {
+  Figures figures;
+  Account gives, frees;
+  figures.attach(gives);
+  figures.attach(frees);
+  change(figures, gives, 64 << 20);
+  for (int i = 0; i < 100; ++i) {
+    change(figures, frees, -(1 << 20));
+    change(figures, gives, 1 << 20);
+  }
+  EXPECT_EQ(figures.peak(), 64U << 20);
+  change(figures, frees, -(33 << 20));
+  figures.checkpoint();
+  EXPECT_GE(gives.high - gives.bytes, 11 << 20) << "a third of the room";
+}
+
 TEST(Figures, ThePeakIsWithinTheCreditOfEachThread) {
   std::mt19937_64 random(3);
   Figures figures;

@@ -105,6 +105,19 @@ TEST(Pieces, ALargerOneMovesRatherThanLeaves) {
   EXPECT_EQ(broken(f.group), "");
 }
 
+TEST(Pieces, AMuchLargerOneStaysWhereOneMayBeMade) {
+  HeapFixture f(HeapFixture::defaults(), 2);
+  for (int i = 0; i < 2; ++i) {
+    f.group.trim(0, true);
+    f.heaps[0]->free(f.heaps[0]->allocate(50 * 8 * MiB, 512, kFirst));
+  }
+  ASSERT_EQ(f.group.pieces(), 50U);
+  ASSERT_NE(f.heaps[1]->allocate(MiB, 512, kFirst), nullptr);
+  EXPECT_EQ(f.group.counts().moved, 0U);
+  EXPECT_EQ(f.group.pieces(), 51U);
+  EXPECT_EQ(broken(f.group), "");
+}
+
 TEST(Pieces, NoneLeaveWhileOthersAreAboutTo) {
   HeapFixture f(HeapFixture::defaults(), 2);
   f.device.lag = 10;

@@ -43,6 +43,9 @@ TEST_F(PocketTest, KeepsNoOtherBlock) {
   EXPECT_EQ(pocket_.take(), two_);
   EXPECT_FALSE(pocket_.put(two_)) << "taken in order to be given back, not to be handed out";
   pocket_.note(two_);
+  EXPECT_EQ(pocket_.take(), nullptr);
+  EXPECT_FALSE(pocket_.put(two_)) << "another block came or went";
+  pocket_.note(two_);
   pocket_.note(nullptr);
   EXPECT_FALSE(pocket_.put(two_));
   EXPECT_EQ(pocket_.take(), nullptr);
@@ -72,6 +75,14 @@ TEST_F(PocketTest, WhileItIsClosedOnlyOthersTake) {
   EXPECT_EQ(pocket_.take(100), nullptr);
 }
 
+TEST_F(PocketTest, WhatItRefusedIsNotTheLastOneAnyMore) {
+  pocket_.note(one_);
+  pocket_.close();
+  EXPECT_FALSE(pocket_.put(one_));
+  pocket_.open();
+  EXPECT_FALSE(pocket_.put(one_));
+}
+
 // While it was closed its thread could not empty it, and got another block.
 TEST_F(PocketTest, KeepsNoSecondBlock) {
   pocket_.note(one_);
@@ -90,7 +101,7 @@ TEST_F(PocketTest, NoBlockHasNoBytes) {
   EXPECT_TRUE(pocket_.put(one_)) << "it was not looked into";
 }
 
-TEST_F(PocketTest, AfterATheftItStaysEmptyForTwiceAsLongEachTime) {
+TEST_F(PocketTest, ItRestsTwiceAsLongEachTime) {
   std::uint32_t expected = 0;
   for (int theft = 0; theft < 17; ++theft) {
     std::uint32_t refused = 0;
@@ -98,6 +109,7 @@ TEST_F(PocketTest, AfterATheftItStaysEmptyForTwiceAsLongEachTime) {
     ASSERT_EQ(refused, expected);
     pocket_.close();
     ASSERT_EQ(pocket_.steal(1), one_);
+    pocket_.rest();
     pocket_.open();
     expected = theft == 0 ? Pocket::kFirstRefusals : std::min(2 * expected, Pocket::kMostRefusals);
   }
