@@ -84,6 +84,10 @@ inline Buffer DeviceAllocator::malloc_from(ThreadCache& cache, std::size_t bytes
   return malloc_slow(cache, bytes, entry);
 }
 
+Buffer DeviceAllocator::malloc_far(ThreadCache& cache, std::size_t bytes, StreamEntry* entry) {
+  return malloc_from(cache, bytes, entry, small_limit_);
+}
+
 Buffer DeviceAllocator::malloc(std::size_t bytes) {
   return malloc_from(*thread_state.caches[default_number_].load(std::memory_order_relaxed), bytes, nullptr,
                      small_limit_);

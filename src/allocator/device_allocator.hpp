@@ -120,6 +120,7 @@ class DeviceAllocator : public Allocator {
   Request round(std::size_t bytes) const;
   [[gnu::noinline]] Buffer malloc_slow(core::ThreadCache& cache, std::size_t bytes, StreamEntry* entry);
   [[gnu::noinline]] Buffer malloc_slower(std::size_t bytes, StreamEntry* entry);
+  Buffer malloc_far(core::ThreadCache& cache, std::size_t bytes, StreamEntry* entry);
   Buffer malloc_large(core::ThreadCache& cache, std::size_t bytes);
   core::Block* obtain(const Request& request, StreamHeap& heap, core::ThreadCache*& cache);
   core::Block* obtain_host(const Request& request);
@@ -133,6 +134,7 @@ class DeviceAllocator : public Allocator {
   void clear_content(core::Block* block);
   void drain_own_inbox(core::ThreadCache& cache);
   core::ThreadCache* own_cache(ThreadRecord* record, const StreamHeap& heap) const;
+  core::ThreadCache* far_cache(const StreamEntry* entry) const;
   void free_slow(Buffer buffer);
   void free_foreign(Buffer buffer, core::ThreadCache* owner);
   void finish_free(core::Block* block, core::ThreadCache* cache);

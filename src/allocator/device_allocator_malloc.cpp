@@ -29,6 +29,13 @@ ThreadCache* DeviceAllocator::own_cache(ThreadRecord* record, const StreamHeap& 
   return record != nullptr && heap.number < record->caches.size() ? record->caches[heap.number] : nullptr;
 }
 
+// The thread's cache of a heap whose number is beyond the inline ones, if calls may take the short way; else null.
+ThreadCache* DeviceAllocator::far_cache(const StreamEntry* entry) const {
+  if (thread_state.tag != 0 || instrumented() || central_.captures().any()) return nullptr;
+  if (entry == nullptr && host_buffers_) return nullptr;
+  return own_cache(thread_state.record, *(entry != nullptr ? entry : streams_.at(0))->heap);
+}
+
 DeviceAllocator::Request DeviceAllocator::round(std::size_t bytes) const {
   Request request;
   request.bytes = bytes;
@@ -273,8 +280,11 @@ Buffer DeviceAllocator::malloc_large(ThreadCache& cache, std::size_t bytes) {
 }
 
 Buffer DeviceAllocator::malloc_slow(ThreadCache& cache, std::size_t bytes, StreamEntry* entry) {
-  const bool plain = cache.heap != nullptr && exact_limit_ != 0;  // The empty cache has no heap.
-  if (plain && bytes > small_limit_ && bytes <= core::kMaxRequest) {
+  if (cache.heap == nullptr) {  // The empty cache.
+    ThreadCache* const far = far_cache(entry);
+    return far != nullptr ? malloc_far(*far, bytes, entry) : malloc_slower(bytes, entry);
+  }
+  if (exact_limit_ != 0 && bytes > small_limit_ && bytes <= core::kMaxRequest) {
     try {
       if (const Buffer buffer = malloc_large(cache, bytes)) return buffer;
     } catch (const std::bad_alloc&) {

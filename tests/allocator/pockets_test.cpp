@@ -335,6 +335,41 @@ TEST_F(Pockets, MoreStreamsThanShortWays) {
   expect_sound(*m);
 }
 
+// Many devices or streams: their caches are found in the thread's record, and no lock is taken there either.
+TEST_F(Pockets, PairsOfManyStreamsWaitForNoLock) {
+  Model m;
+  std::vector<Stream> streams;
+  for (std::uintptr_t number = 1; number <= kInlineHeaps + 8; ++number) streams.push_back(m.stream(number));
+  std::barrier sync(2);
+  const auto pairs = [&] {
+    for (const Stream& stream : streams) {
+      for (const std::size_t bytes : {std::size_t{64}, 40_KiB}) m->free(m->malloc(bytes, stream));
+    }
+  };
+  std::thread other([&] {
+    for (int i = 0; i < 3; ++i) pairs();
+    sync.arrive_and_wait();
+    sync.arrive_and_wait();
+    pairs();
+    sync.arrive_and_wait();
+  });
+  sync.arrive_and_wait();
+  {
+    const Central::Lock lock(m->central());
+    sync.arrive_and_wait();
+    sync.arrive_and_wait();
+  }
+  other.join();
+  // Tagged ones still take the long way.
+  {
+    const ScopedTag tag("far");
+    const Buffer b = m->malloc(2_MiB, streams.back());
+    EXPECT_EQ(m->tags().front().active, 2_MiB);
+    m->free(b);
+  }
+  expect_sound(*m);
+}
+
 TEST_F(Pockets, AForkedChildFindsThoseOfThreadsThatItHasNot) {
   const Sleeper one(*a_, 40_MiB);
   const pid_t child = fork();
