@@ -106,15 +106,19 @@ def main():
     report(lines)
 
 
+def counted(line):
+    """Seconds of the steps after the first quarter."""
+    return line["seconds"][len(line["seconds"]) // 4:]
+
+
 def step_ratios(lines, base):
-    """Times of the steps after the first quarter over those of the same steps, taken by turns, under `base`."""
+    """Times of the counted steps over those of the same steps, taken by turns, under `base`."""
     ratios = []
     for line in lines:
         other = next((x for x in base if x["round"] == line["round"]), None)
         if other is None:
             continue
-        skip = len(line["seconds"]) // 4
-        ratios += [a / b for a, b in zip(line["seconds"][skip:], other["seconds"][skip:])]
+        ratios += [a / b for a, b in zip(counted(line), counted(other))]
     return ratios
 
 
@@ -140,7 +144,7 @@ def report(lines):
             median, low, high = median_interval(step_ratios(of[allocator], of["native"]))
             return f"{median:.3f} ({low:.3f} to {high:.3f})"
 
-        native = statistics.median(t for x in of["native"] for t in x["seconds"][len(x["seconds"]) // 4:])
+        native = statistics.median(t for x in of["native"] for t in counted(x))
         requested = of["cistern"][0]["peak_requested"] / 2**30
         print(f"| {name} | {requested:.2f} GiB | " + " | ".join(f"{ratio[a]:.3f}" for a in ALLOCATORS)
               + f" | {native * 1e3:.2f} ms | {step('expandable')} | {step('cistern')} | "

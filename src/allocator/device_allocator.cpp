@@ -76,9 +76,7 @@ inline Buffer DeviceAllocator::malloc_from(ThreadCache& cache, std::size_t bytes
   if (Block* block = cache.pocket.take((bytes + alignment_mask_) & ~alignment_mask_)) {
     // Another thread may free it, and who needs its memory leaves alone what is announced.
     thread_state.freeing.store(nullptr, std::memory_order_relaxed);
-    const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
-    block->serial.store(serial, std::memory_order_release);
-    const Buffer buffer(block, serial);
+    const Buffer buffer = make_live(block);
     return cache.fetched(static_cast<std::int64_t>(block->capacity)) ? checkpoint(buffer) : buffer;
   }
   return malloc_slow(cache, bytes, entry);

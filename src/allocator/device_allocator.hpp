@@ -129,6 +129,12 @@ class DeviceAllocator : public Allocator {
   void account_malloc(core::ThreadCache* cache, const core::Block* block, const Request& request);
   void give_pocket_back(core::ThreadCache& cache);
   static void note_large(core::ThreadCache& cache, core::Block* block);
+  // The handle of a block that is free no more. Whoever sees its serial sees what was written to it before.
+  static Buffer make_live(core::Block* block) {
+    const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
+    block->serial.store(serial, std::memory_order_release);
+    return Buffer(block, serial);
+  }
   Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
   std::uintptr_t owner_in(core::ThreadCache& cache, const core::Block* block, core::Chain& spill) const;
   void clear_content(core::Block* block);

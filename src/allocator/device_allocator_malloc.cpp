@@ -247,10 +247,9 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
     block->capacity = 0;
   }
   if (tag != 0) tag_figures_.add(tag, block->capacity);
-  const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
-  block->serial.store(serial, std::memory_order_release);
+  const Buffer buffer = make_live(block);
   if (cache != nullptr) bound(*cache, spill);
-  return Buffer(block, serial);
+  return buffer;
 }
 
 // The usual way of a block above the small classes, when nothing but the heap is to be looked at. Null when there is
@@ -273,10 +272,9 @@ Buffer DeviceAllocator::malloc_large(ThreadCache& cache, std::size_t bytes) {
   Chain spill;
   block->owner.store(owner_in(cache, block, spill), std::memory_order_relaxed);
   block->tag = 0;
-  const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
-  block->serial.store(serial, std::memory_order_release);
+  const Buffer buffer = make_live(block);
   central_.give_later(spill);
-  return Buffer(block, serial);
+  return buffer;
 }
 
 Buffer DeviceAllocator::malloc_slow(ThreadCache& cache, std::size_t bytes, StreamEntry* entry) {

@@ -39,6 +39,27 @@ class Sleeper {
   std::thread thread_;
 };
 
+// Runs `before` on a thread, then `then` while the device's lock is held by another: it does not end if that waits for
+// it.
+template <class Before, class Then>
+void run_without_lock(DeviceAllocator& a, Before before, Then then) {
+  std::barrier sync(2);
+  std::thread other([&] {
+    before();
+    sync.arrive_and_wait();
+    sync.arrive_and_wait();
+    then();
+    sync.arrive_and_wait();
+  });
+  sync.arrive_and_wait();
+  {
+    const Central::Lock lock(a.central());
+    sync.arrive_and_wait();
+    sync.arrive_and_wait();
+  }
+  other.join();
+}
+
 class Pockets : public testing::Test {
  protected:
   void SetUp() override {
@@ -50,27 +71,17 @@ class Pockets : public testing::Test {
 
 TEST_F(Pockets, APairOfAnySizeWaitsForNoLock) {
   for (const std::size_t bytes : {65_KiB, 1_MiB, 100_MiB}) {
-    std::barrier sync(2);
-    std::thread other([&] {
-      a_->free(a_->malloc(bytes));
-      sync.arrive_and_wait();
-      sync.arrive_and_wait();
-      for (int i = 0; i < 100; ++i) {
-        const Buffer b = a_->malloc(bytes);
-        EXPECT_EQ(a_->stats().active, bytes);
-        a_->free(b);
-        EXPECT_THROW(a_->free(b), invalid_argument);
-        EXPECT_FALSE(b.live());
-      }
-      sync.arrive_and_wait();
-    });
-    sync.arrive_and_wait();
-    {
-      const Central::Lock lock(a_->central());
-      sync.arrive_and_wait();
-      sync.arrive_and_wait();
-    }
-    other.join();
+    run_without_lock(
+        *a_, [&] { a_->free(a_->malloc(bytes)); },
+        [&] {
+          for (int i = 0; i < 100; ++i) {
+            const Buffer b = a_->malloc(bytes);
+            EXPECT_EQ(a_->stats().active, bytes);
+            a_->free(b);
+            EXPECT_THROW(a_->free(b), invalid_argument);
+            EXPECT_FALSE(b.live());
+          }
+        });
     expect_sound(*a_);
   }
   EXPECT_EQ(a_->stats().active, 0U);
@@ -340,26 +351,15 @@ TEST_F(Pockets, PairsOfManyStreamsWaitForNoLock) {
   Model m;
   std::vector<Stream> streams;
   for (std::uintptr_t number = 1; number <= kInlineHeaps + 8; ++number) streams.push_back(m.stream(number));
-  std::barrier sync(2);
   const auto pairs = [&] {
     for (const Stream& stream : streams) {
       for (const std::size_t bytes : {std::size_t{64}, 40_KiB}) m->free(m->malloc(bytes, stream));
     }
   };
-  std::thread other([&] {
+  const auto often = [&] {
     for (int i = 0; i < 3; ++i) pairs();
-    sync.arrive_and_wait();
-    sync.arrive_and_wait();
-    pairs();
-    sync.arrive_and_wait();
-  });
-  sync.arrive_and_wait();
-  {
-    const Central::Lock lock(m->central());
-    sync.arrive_and_wait();
-    sync.arrive_and_wait();
-  }
-  other.join();
+  };
+  run_without_lock(*m, often, pairs);
   // Tagged ones still take the long way.
   {
     const ScopedTag tag("far");
