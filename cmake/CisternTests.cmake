@@ -123,10 +123,12 @@ foreach(source IN LISTS program_sources)
   set_tests_properties(program.${stem} PROPERTIES LABELS programs TIMEOUT 300)
 endforeach()
 
-# The Python package, by ctypes alone, and over modules that stand in for PyTorch and the library.
+# The Python package, by ctypes alone, and over modules that stand in for PyTorch, CuPy and the library.
 if(Python3_FOUND)
-  add_test(NAME python.torch COMMAND ${Python3_EXECUTABLE} ${cistern_tests_dir}/python/torch_test.py)
-  set_tests_properties(python.torch PROPERTIES LABELS python TIMEOUT 120)
+  foreach(name torch cupy)
+    add_test(NAME python.${name} COMMAND ${Python3_EXECUTABLE} ${cistern_tests_dir}/python/${name}_test.py)
+    set_tests_properties(python.${name} PROPERTIES LABELS python TIMEOUT 120)
+  endforeach()
 endif()
 if(Python3_FOUND AND TARGET cistern_torch AND TARGET cistern_standin_cuda)
   add_test(NAME python.adapter COMMAND ${Python3_EXECUTABLE} ${cistern_tests_dir}/python/adapter_test.py

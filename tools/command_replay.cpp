@@ -212,7 +212,9 @@ void add_replay(CLI::App& app, int& status) {
       ->type_name("DEVICE")
       ->capture_default_str();
   command->add_flag("--touch", arguments->touch, "Write to every page of every block");
-  command->add_option("--memory-limit", arguments->limit, "Bytes (64GiB), or times the trace's peak live bytes (1.05x)")
+  command
+      ->add_option("--memory-limit", arguments->limit,
+                   "Bytes (64GiB), or times the peak live bytes of all threads (1.05x)")
       ->check(some("bytes, or a number and x"))
       ->type_name("BYTES|FACTORx");
   command->add_option("--lag", arguments->lag_us, "Microseconds that the model device runs behind the host")

@@ -68,8 +68,7 @@ void fill() {
       }
     }
     const Stats stats = a->stats();
-    std::fprintf(stderr, "fill: %zu handles, %zu moved, %zu split\n", stats.handles, stats.handles_moved,
-                 stats.handles_split);
+    std::fprintf(stderr, "fill: %zu handles, %zu moved\n", stats.handles, stats.handles_moved);
     for (const Buffer& b : kept) a->free(b);
     double faults = 0;
     for (const std::string& message : a->check_invariants()) {

@@ -1,6 +1,6 @@
 """The workloads under PyTorch's allocator, its expandable segments and Cistern, one process each, which take turns step by
-step: what the machine does meanwhile hits all alike. Prints one table; --json FILE keeps all numbers. Exit status 1 when
-results differ.
+step on the same cores: what the machine does meanwhile hits all alike. Prints one table; --json FILE keeps all numbers.
+Exit status 1 when results differ.
 
     PYTHONPATH=python CISTERN_TORCH_LIBRARY=build/release/torch/libcistern_torch.so python3 bench/torch/compare.py
 """
@@ -91,9 +91,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further round after this time")
+    parser.add_argument("--cores", type=int, default=2, help="cores that the processes share, 0 for all (default %(default)s)")
     parser.add_argument("--json")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    if arguments.cores > 0:
+        # Only one of them works at a time; on cores of its own each would have its own speed on a shared host.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:arguments.cores])
     begin, lines, spent = time.time(), [], 0.0
     for number in range(arguments.rounds):
         if number and time.time() - begin + spent / number > arguments.seconds:

@@ -34,8 +34,8 @@ class Allocator {
   virtual std::size_t size(Buffer buffer) const = 0;
   /// A view of memory owned by somebody else, without a copy; null when the device cannot reach it as it is.
   virtual Buffer make_buffer(void* ptr, std::size_t bytes) = 0;
-  /// Ends a view made by make_buffer(). Throws invalid_argument for a buffer that is not a view, or is registered with
-  /// a pool.
+  /// Ends a view made by make_buffer(). May wait for other threads, so unlike free() it is not for host functions of a
+  /// stream. Throws invalid_argument for a buffer that is not a view, or is registered with a pool.
   virtual void release(Buffer buffer) = 0;
   /// Says that work on `stream` uses the buffer: its memory is not reused before that work is done.
   virtual void record_use(Buffer buffer, const Stream& stream) = 0;

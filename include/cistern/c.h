@@ -197,7 +197,8 @@ typedef struct cistern_stats {
   uint64_t cached, views;
   uint64_t memory_limit, cache_limit, wired_limit, total_memory;
   uint64_t live_buffers;
-  uint64_t handles, handles_created, handles_moved, handles_released, handles_split;
+  uint64_t handles, handles_created, handles_moved, handles_released;
+  uint64_t handles_split; /* Always 0: kept for the layout. */
   uint64_t driver_calls, host_waits, late_double_frees;
   uint64_t objects; /* Since 1.1. */
 } cistern_stats;

@@ -33,8 +33,10 @@ using CaptureFilter = std::function<bool(void* native)>;
 /// Throws invalid_argument when the device has no streams, or gives its memory out as whole buffers.
 CapturePool make_capture_pool(Device device = default_device());
 /// From now on allocations on `stream`, or on the streams that `filter` names, come from the pool. No work may be
-/// submitted to `stream` between this call and the begin of its capture. With a filter it is not known in advance which
-/// streams will be captured, so memory that would go back to the device stays until the capture has ended. Throws
+/// submitted to `stream` between this call and the begin of its capture, nor to the default stream where the two wait
+/// for each other (a stream made without the flag for non-blocking). With a filter it is not known in advance which
+/// streams will be captured: they must be non-blocking ones, as PyTorch's are, if other threads allocate at the same
+/// time, and memory that would go back to the device stays until the capture has ended. Throws
 /// invalid_argument for a pool that is open, was released, or is another device's.
 void begin_capture_pool(CapturePool pool, const Stream& stream);
 void begin_capture_pool(CapturePool pool, CaptureFilter filter);

@@ -32,7 +32,6 @@ struct Stats {
   std::uint64_t handles_created = 0;  ///< Since the start.
   std::uint64_t handles_moved = 0;
   std::uint64_t handles_released = 0;
-  std::uint64_t handles_split = 0;
   std::uint64_t objects = 0;       ///< Live objects of the vendor's that count against its cap (Metal).
   std::uint64_t driver_calls = 0;  ///< All calls to the system or the vendor's library since the start.
   std::uint64_t host_waits = 0;    ///< Times that the host waited for the device.
@@ -67,7 +66,9 @@ std::size_t get_peak_reserved_memory(Device device);
 /// mapped or not, malloc(0) included, but for blocks that the calling thread's own cache holds: those that it freed
 /// itself since, or had before another thread set the limit. Memory is mapped in pieces of the device's granularity
 /// (`cistern info`; 2 MiB on the CPU and on CUDA): a limit below one piece serves none of it, and what is left below a
-/// multiple of it nothing more. Views count as active, not against the limit.
+/// multiple of it nothing more. Views count as active, not against the limit. The device's own pool
+/// (CISTERN_CUDA_MEMORY=pool) grows by steps of its own: what it holds past the limit goes back after the request, as
+/// far as the pool can.
 std::size_t set_memory_limit(std::size_t bytes);
 std::size_t set_memory_limit(std::size_t bytes, Device device);
 std::size_t get_memory_limit();

@@ -42,9 +42,11 @@ class Stream {
   std::uint64_t id_ = 0;
 };
 
-/// Says that the stream's owner is about to destroy it (call it before the native handle is gone). Its memory serves
-/// others after the work that was pending; its copies are refused from now on. Throws invalid_argument for a stream
-/// that was destroyed before. Nothing happens for the default stream.
+/// Says that the stream's owner is about to destroy it (call it before the native handle is gone: what the stream freed
+/// may be ordered by that handle at any later time; for the handle of a thread's own default stream, in that thread
+/// before it ends). Its memory serves others after the work that was pending; its copies are refused from now on.
+/// Throws invalid_argument for a stream that was destroyed before, driver_error while the stream itself is being
+/// captured or when the device has failed. Nothing happens for the default stream.
 void stream_destroyed(const Stream& stream);
 
 }  // namespace cistern

@@ -16,16 +16,25 @@ extern "C" {
 /* --- torch.cuda.memory.CUDAPluggableAllocator. `stream` is a cudaStream_t. On failure a C++ exception is thrown, never
  * a null pointer returned: that of the out-of-memory handler, else one derived from std::exception. */
 void* cistern_torch_alloc(ptrdiff_t size, int device, void* stream);
-/* Reports misuse on stderr, since PyTorch frees in destructors. Null is allowed. */
+/* Reports misuse on stderr, since PyTorch frees in destructors. Null is allowed. `size` is what was asked for: with
+ * another one the figure `requested` is off until no buffer of the kind is left; more than the capacity is misuse. */
 void cistern_torch_free(void* ptr, ptrdiff_t size, int device, void* stream);
 void cistern_torch_init(int device_count);
 /* torch.cuda.empty_cache() */
 void cistern_torch_reset(void);
-/* The memory limit becomes a part of the device's memory. */
+/* The memory limit becomes a part of the device's memory. Throws, as cistern_torch_alloc() does, for a fraction that is
+ * not 0 to 1 and for a device that is not there. */
 void cistern_torch_memory_fraction(double fraction, int device);
-/* The start of the buffer around an address that was handed out, and its capacity. */
+/* The start of the live buffer that `ptr` lies in, and its capacity; `ptr` itself and 0 when it lies in none. Slow for
+ * an address that is not the start: looks at a map of all memory. Where the device's own pool has the memory
+ * (CISTERN_CUDA_MEMORY=pool), only starts are found. `size` may be null. */
 void* cistern_torch_base_allocation(void* ptr, size_t* size);
+/* Work on `stream` uses the buffer that starts at `ptr`: its memory is not reused before that work is done. Nothing
+ * happens for another address. */
 void cistern_torch_record_stream(void* ptr, void* stream);
+/* Says that a stream's owner is about to destroy it. To be called before the handle is gone, for every stream that
+ * allocated, freed or was recorded. Nothing happens for one that did not, and for null. Since 1.2. */
+cistern_status cistern_torch_stream_destroyed(int device, void* stream);
 
 /* Each begin of a pool has a number, unique in the life of the process. That of the calling thread's newest begin,
  * whether or not it was ended; 0 when there was none. Since 1.2. */
@@ -44,7 +53,7 @@ void cistern_torch_set_out_of_memory_handler(cistern_torch_out_of_memory handler
  * why. */
 void* cistern_torch_try_alloc(ptrdiff_t size, int device, void* stream);
 
-/* --- Figures. Index 0: blocks of at most 1 MiB; 1: larger ones. */
+/* --- Figures. Index 0: blocks of at most 1 MiB (capacity); 1: larger ones. */
 typedef struct cistern_torch_figure {
   int64_t current, peak, allocated; /* `allocated`: the sum of all that was added. */
 } cistern_torch_figure;
@@ -65,7 +74,8 @@ cistern_status cistern_torch_reset_accumulated(int device);
  * keeps the newest of those recorded before, unless `clear` is not 0. Capacity 0 ends the history and forgets it. */
 cistern_status cistern_torch_record_history(size_t capacity, int clear);
 
-/* --- Snapshot: a picture of the devices' memory that stays as it is until it is dropped. */
+/* --- Snapshot: a picture of the devices' memory that stays as it is until it is dropped. The arrays of a null snapshot
+ * are null and of 0 elements; `count` may be null. */
 typedef struct cistern_torch_snapshot cistern_torch_snapshot;
 
 typedef struct cistern_torch_segment {
@@ -95,6 +105,7 @@ typedef struct cistern_torch_event {
 } cistern_torch_event;
 
 cistern_status cistern_torch_take_snapshot(cistern_torch_snapshot** out);
+/* Null is allowed. */
 void cistern_torch_drop_snapshot(cistern_torch_snapshot* snapshot);
 const cistern_torch_segment* cistern_torch_segments(const cistern_torch_snapshot* snapshot, size_t* count);
 const cistern_torch_block* cistern_torch_blocks(const cistern_torch_snapshot* snapshot, size_t* count);

@@ -3,6 +3,7 @@ the loader's search path. Raises OSError that names the places. Thread-safe.
 """
 
 import ctypes
+import operator
 import os
 import threading
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_uint64
@@ -12,6 +13,9 @@ NAME = "libcistern_torch.so"
 CUDA = 1  # cistern_device_type
 
 INVALID_ARGUMENT, OUT_OF_MEMORY = 1, 2
+MAX_DEVICES = 64
+MAX_BYTES = 2**64 - 1  # Of a size_t, which an address fits too.
+MAX_SIZE = 2**63 - 1  # Of the ptrdiff_t that a request is.
 
 
 class Device(Structure):
@@ -73,6 +77,7 @@ def _declare(library):
     declare("cistern_torch_memory_fraction", None, c_double, c_int)
     declare("cistern_torch_base_allocation", c_void_p, c_void_p, POINTER(c_size_t))
     declare("cistern_torch_record_stream", None, c_void_p, c_void_p)
+    declare("cistern_torch_stream_destroyed", status, c_int, c_void_p)
     declare("cistern_torch_newest_begin", c_uint64)
     declare("cistern_torch_abort_begin", c_int, c_uint64)
     declare("cistern_torch_set_out_of_memory_handler", None, c_void_p)
@@ -126,6 +131,23 @@ def check(status):
     raise (ValueError if status == INVALID_ARGUMENT else MemoryError if status == OUT_OF_MEMORY else RuntimeError)(text)
 
 
+def integer(value, name, most=MAX_BYTES):
+    """`value` as a whole number from 0 to `most`: C's types would take another one without a word, and change it."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"cistern: {name} {value!r}: expected a whole number, 0 to {most}") from None
+    if not 0 <= number <= most:
+        raise ValueError(f"cistern: {name} {value!r}: expected 0 to {most}")
+    return number
+
+
+def device_index(value):
+    return integer(value, "device", MAX_DEVICES - 1)
+
+
 def address(name):
     """Where an exported function is."""
     return ctypes.cast(getattr(load(), name), c_void_p).value
@@ -133,11 +155,24 @@ def address(name):
 
 def stats(index):
     out = Stats(struct_size=ctypes.sizeof(Stats))
-    check(load().cistern_get_stats(Device(CUDA, index), byref(out)))
+    check(load().cistern_get_stats(Device(CUDA, device_index(index)), byref(out)))
     return out
 
 
 def figures(index):
     out = Figures(struct_size=ctypes.sizeof(Figures))
-    check(load().cistern_torch_get_figures(index, byref(out)))
+    check(load().cistern_torch_get_figures(device_index(index), byref(out)))
     return out
+
+
+def set_limit(function, limit, index):
+    """Of cistern_set_memory_limit and its like. Returns the previous limit."""
+    previous = c_size_t()
+    limit = integer(limit, "limit in bytes")
+    check(getattr(load(), function)(Device(CUDA, device_index(index)), limit, byref(previous)))
+    return previous.value
+
+
+def stream_destroyed(handle, index):
+    handle = integer(handle, "stream")
+    check(load().cistern_torch_stream_destroyed(device_index(index), handle))

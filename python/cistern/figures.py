@@ -53,8 +53,8 @@ def nested(index):
 
 
 def reset_peaks(index):
-    _library.check(_library.load().cistern_torch_reset_peaks(index))
+    _library.check(_library.load().cistern_torch_reset_peaks(_library.device_index(index)))
 
 
 def reset_accumulated(index):
-    _library.check(_library.load().cistern_torch_reset_accumulated(index))
+    _library.check(_library.load().cistern_torch_reset_accumulated(_library.device_index(index)))

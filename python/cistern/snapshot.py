@@ -63,6 +63,7 @@ def _event(event):
 
 def take(devices=None):
     """The snapshot of all devices that were allocated on. `devices`: how many lists of events it shall have at least."""
+    least = 0 if devices is None else _library.integer(devices, "number of devices", _library.MAX_DEVICES)
     library = _library.load()
     handle = c_void_p()
     _library.check(library.cistern_torch_take_snapshot(byref(handle)))
@@ -70,7 +71,7 @@ def take(devices=None):
         segments, blocks, events = (_array(handle, name) for name in ("segments", "blocks", "events"))
         made = [_segment(segment, blocks) for segment in segments]
         last = max([s.device for s in segments] + [e.device for e in events], default=-1)
-        traces = [[] for _ in range(max(devices or 0, last + 1))]
+        traces = [[] for _ in range(max(least, last + 1))]
         for event in events:
             # PyTorch tells of a free twice: when it is asked for, and when the memory may serve again.
             if event.action == 1:
@@ -88,8 +89,8 @@ def take(devices=None):
 
 def save(path="snapshot.pickle", protocol=4):
     """Writes a snapshot that https://pytorch.org/memory_viz opens."""
-    if not 2 <= protocol <= 4:
-        raise ValueError(f"pickle protocol {protocol}: the viewer reads 2 to 4")
+    if _library.integer(protocol, "pickle protocol") not in (2, 3, 4):
+        raise ValueError(f"cistern: pickle protocol {protocol}: expected 2 to 4, which the viewer reads")
     with open(path, "wb") as file:
         pickle.dump(take(), file, protocol=protocol)
 
@@ -97,4 +98,5 @@ def save(path="snapshot.pickle", protocol=4):
 def record(capacity=100_000, clear=True):
     """Keeps the newest `capacity` events for the snapshot's timeline; 0 ends it and forgets them. Events recorded before
     stay, as many as fit, unless `clear`."""
+    capacity = _library.integer(capacity, "capacity of the history")
     _library.check(_library.load().cistern_torch_record_history(capacity, 1 if clear else 0))

@@ -21,7 +21,7 @@ import torch
 from . import _library, figures, snapshot
 
 __all__ = ["install", "installed", "mem_pool", "plugin", "build_out_of_memory", "memory_stats", "set_memory_limit",
-           "set_cache_limit", "snapshot", "figures"]
+           "set_cache_limit", "stream_destroyed", "snapshot", "figures"]
 
 _HOOKS = {
     "set_init_fn": "cistern_torch_init",
@@ -35,7 +35,9 @@ _HOOKS = {
 }
 _plugin = None
 _installed = False
-_handler = None  # Keeps the compiled part loaded.
+_patched = False
+_handler = None  # The compiled part in use.
+_EVENTS, _MOST_EVENTS = 1_000_000, 10_000_000  # Of the history: left out, and at most (400 MB).
 
 
 def plugin():
@@ -67,20 +69,26 @@ def install(patch=True, out_of_memory="cached"):
     patch: let torch.cuda's own functions for figures and snapshots ask Cistern.
     out_of_memory: "cached" takes the part that build_out_of_memory() compiled earlier, if there is one; "build" compiles
     it when there is none; None leaves it out.
+
+    An error leaves PyTorch as it was. Where Cistern is installed already, what is asked for now holds from now on, but
+    that functions which were patched stay so.
     """
     global _installed
-    if _installed:
-        return
-    torch.cuda.memory.change_current_allocator(plugin())
-    _installed = True
+    if out_of_memory not in ("cached", "build", None):
+        raise ValueError(f"cistern: out_of_memory={out_of_memory!r}: expected 'cached', 'build' or None")
+    if out_of_memory == "build":
+        handler = _build()
+    elif out_of_memory == "cached":
+        handler = ctypes.CDLL(_out_of_memory_path()) if os.path.exists(_out_of_memory_path()) else _handler
+    else:
+        handler = None
+    function = _function_of(handler)
+    if not _installed:
+        torch.cuda.memory.change_current_allocator(plugin())
+        _installed = True
+    _use(handler, function)
     if patch:
         _patch()
-    if out_of_memory == "build":
-        build_out_of_memory()
-    elif out_of_memory == "cached" and os.path.exists(_out_of_memory_path()):
-        _load_out_of_memory(_out_of_memory_path())
-    elif out_of_memory not in ("cached", None):
-        raise ValueError(f"out_of_memory={out_of_memory!r}: expected 'cached', 'build' or None")
 
 
 # --- Figures and snapshots -------------------------------------------------------------------------------------------
@@ -98,31 +106,45 @@ def memory_stats(device=None):
 
 def set_memory_limit(limit, device=None):
     """Returns the previous limit. Bytes."""
-    return _set_limit(_library.load().cistern_set_memory_limit, limit, device)
+    return _library.set_limit("cistern_set_memory_limit", limit, _index(device))
 
 
 def set_cache_limit(limit, device=None):
     """The same for memory that no tensor uses."""
-    return _set_limit(_library.load().cistern_set_cache_limit, limit, device)
+    return _library.set_limit("cistern_set_cache_limit", limit, _index(device))
 
 
-def _set_limit(function, limit, device):
-    previous = ctypes.c_size_t()
-    _library.check(function(_library.Device(_library.CUDA, _index(device)), limit, ctypes.byref(previous)))
-    return previous.value
+def stream_destroyed(stream, device=None):
+    """Says that a stream is about to be destroyed by who made it: before the handle is gone, for every stream that
+    allocated, freed or was recorded. PyTorch never destroys its own. `stream`: a torch.cuda.Stream or a handle."""
+    if device is None:
+        device = getattr(stream, "device_index", None)
+    _library.stream_destroyed(getattr(stream, "cuda_stream", stream), _index(device))
 
 
 def _snapshot(*_arguments):
     return snapshot.take(torch.cuda.device_count())
 
 
-def _record_history(enabled="all", context=None, stacks=None, max_entries=None, *arguments, **named):
-    capacity = min(max_entries or 1_000_000, 10_000_000)
-    snapshot.record(capacity if enabled == "all" else 0, bool(arguments and arguments[0]))
+def _expect(value, name, *words):
+    if value not in words:
+        raise ValueError(f"cistern: {name}={value!r}: expected one of {', '.join(map(repr, words))}")
+
+
+def _record_history(enabled="all", context=None, stacks="all", max_entries=None, *arguments, **named):
+    _expect(enabled, "enabled", None, "state", "all")
+    _expect(context, "context", None, "state", "alloc", "all")
+    _expect(stacks, "stacks", "python", "all", None)
+    capacity = _EVENTS if max_entries is None else _library.integer(max_entries, "max_entries")
+    clear = arguments[0] if arguments else named.get("clear_history", False)
+    # PyTorch takes 0 for 1; None is how it is told to stop.
+    snapshot.record(min(max(capacity, 1), _MOST_EVENTS) if enabled == "all" else 0, clear)
 
 
 def _record_history_legacy(enabled, *_arguments, **_named):
-    snapshot.record(1_000_000 if enabled else 0)
+    if not isinstance(enabled, bool):
+        raise TypeError(f"cistern: enabled={enabled!r}: expected True or False")
+    snapshot.record(_EVENTS if enabled else 0)
 
 
 def _fraction(index):
@@ -131,6 +153,10 @@ def _fraction(index):
 
 
 def _patch():
+    global _patched
+    if _patched:
+        return
+    _patched = True
     for name, function in {
             "_cuda_memoryStats": figures.nested,
             "_cuda_resetPeakMemoryStats": figures.reset_peaks,
@@ -200,16 +226,24 @@ def _out_of_memory_path():
     return os.path.join(folder, f"out_of_memory_torch_{version}.so")
 
 
-def _load_out_of_memory(path):
+def _function_of(handler):
+    return None if handler is None else ctypes.cast(handler.cistern_throw_out_of_memory, ctypes.c_void_p)
+
+
+def _use(handler, function):
     global _handler
-    _handler = ctypes.CDLL(path)
-    _library.load().cistern_torch_set_out_of_memory_handler(
-        ctypes.cast(_handler.cistern_throw_out_of_memory, ctypes.c_void_p))
+    _handler = handler
+    _library.load().cistern_torch_set_out_of_memory_handler(function)
 
 
 def build_out_of_memory():
     """Compiles the part that throws PyTorch's out-of-memory exception, keeps it in the user's cache, and uses it. Needs a
     C++ compiler (named by $CXX, else c++)."""
+    handler = _build()
+    _use(handler, _function_of(handler))
+
+
+def _build():
     import subprocess
     import tempfile
 
@@ -231,4 +265,4 @@ def build_out_of_memory():
                 raise RuntimeError("cistern: the part for torch.cuda.OutOfMemoryError does not compile:\n"
                                    + " ".join(command) + "\n" + done.stderr)
             os.replace(made, target)
-    _load_out_of_memory(target)
+    return ctypes.CDLL(target)

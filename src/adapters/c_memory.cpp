@@ -39,7 +39,7 @@ void give_stats(const Stats& s, cistern_stats* out) {
                   .handles_created = s.handles_created,
                   .handles_moved = s.handles_moved,
                   .handles_released = s.handles_released,
-                  .handles_split = s.handles_split,
+                  .handles_split = 0,
                   .driver_calls = s.driver_calls,
                   .host_waits = s.host_waits,
                   .late_double_frees = s.late_double_frees,

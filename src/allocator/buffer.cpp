@@ -7,7 +7,7 @@ namespace cistern {
 
 bool Buffer::live() const noexcept {
   if (block_ == nullptr || block_->serial.load(std::memory_order_acquire) != serial_ || serial_ % 2 == 0) return false;
-  return block_->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial_);
+  return !core::claimed(block_, serial_);
 }
 
 void* Buffer::ptr() const noexcept {

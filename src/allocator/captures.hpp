@@ -3,7 +3,7 @@
 //
 //   pool      open        heaps' pages
 //   made      no          none yet
-//   open      yes         held: they neither move, split, leave, nor come from other heaps
+//   open      yes         held: they neither move, leave, nor come from other heaps
 //   closed    no          held
 //   released  no          held until no work can touch them any more, then given back
 //
@@ -33,6 +33,7 @@ class Captures {
     bool released = false;
     StreamEntry* only = nullptr;  // While open: the stream that is captured, where the caller named it.
     std::uint64_t only_id = 0;
+    bool blocking = false;                                     // The default stream waits for that one.
     std::vector<std::pair<std::uint64_t, StreamHeap*>> heaps;  // By the stream's id.
   };
 

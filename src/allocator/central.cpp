@@ -11,7 +11,6 @@ namespace cistern::allocation {
 
 using core::Block;
 using core::BlockPool;
-using core::Chain;
 using core::HeapNode;
 using drivers::Status;
 
@@ -118,7 +117,7 @@ StreamEntry& Central::stream(const Lock& lock, void* native) {
   if (id == 0) throw invalid_argument("cistern: not a stream of this device: " + driver_->error_text());
   if (id == driver_->stream_id(nullptr)) return *streams_.at(0);  // Another name of the default stream.
   if (StreamEntry* known = streams_.find(id)) return *known;
-  if (capabilities_.asynchronous) retire_owner_of(lock, native);
+  if (capabilities_.asynchronous && !driver_->shared_handle(native)) retire_owner_of(lock, native);
   StreamHeap* heap = heaps_.front().get();
   if (capabilities_.asynchronous) {
     // A spare heap's memory is in the order of another stream, most often the default one. When the new stream cannot
@@ -138,6 +137,7 @@ StreamEntry& Central::stream(const Lock& lock, void* native) {
         if (ordered && heap->native == nullptr) group_->come_after(heap->index, heaps_.front()->index);
       }
       heap->native = native;
+      heap->slot = entry->slot;
       return *entry;
     }
   } else if (StreamEntry* entry = streams_.add(id, native, heap, heap->number)) {
@@ -154,7 +154,8 @@ void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
   drain(lock);
   flush_recent(lock, *entry.heap);
   // From here on the default stream stands for it: its work comes after all of the old stream's.
-  if (!work_.order(entry.native, nullptr) && !wait_for_all()) {
+  // While another stream is captured the default one may be forbidden to wait for it; the host is not.
+  if (!work_.order(entry.native, nullptr) && !work_.wait_for(entry.native) && !wait_for_all()) {
     throw driver_error("cistern: stream_destroyed: the device cannot be waited for: " + driver_->error_text());
   }
   retire(entry);
@@ -182,8 +183,9 @@ void Central::retire(StreamEntry& entry) {
   if (capabilities_.asynchronous) {
     // Its own heap, and those of capture pools.
     for (const auto& heap : heaps_) {
-      if (heap->native != entry.native) continue;
+      if (heap->slot != entry.slot) continue;
       heap->native = nullptr;
+      heap->slot = 0;
       if (group_ != nullptr) group_->replace_stream(heap->index);
     }
     spare_heaps_.push_back(entry.heap);
@@ -326,7 +328,6 @@ void Central::give_or_keep(const Lock& lock, Block* block) {
     return give(lock, block);
   }
   auto* node = static_cast<HeapNode*>(block->home);
-  if (node->pinned) return give(lock, block);
   block->owner.store(core::central_owner_value(), std::memory_order_relaxed);
   node->heap->set_idle(node, true);
   if (Block* oldest = heap_of(block).recent.put(block)) give(lock, oldest);
@@ -363,18 +364,13 @@ void Central::give(const Lock&, Block* block) {
   block->owner.store(core::central_owner_value(), std::memory_order_relaxed);
   const bool used_elsewhere = uses_.contains(block);
   if ((block->flags & core::kBlockHost) != 0) {
+    if (!keep_host(block, used_elsewhere)) return give_later(block);
     if (used_elsewhere) uses_.take(block);
-    keep_host(block, used_elsewhere);
     return;
   }
-  const auto later = [&] {
-    Chain again;
-    again.push(block);
-    give_later(again);
-  };
-  if (used_elsewhere && !order_uses(block)) return later();
+  if (used_elsewhere && !order_uses(block)) return give_later(block);
   if ((block->flags & core::kBlockOrdered) != 0) {
-    if (!ordered_.destroy(*block)) return later();
+    if (!ordered_.destroy(*block)) return give_later(block);
     pool_.give(block);
     return;
   }

@@ -22,10 +22,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/block_objects.hpp"
 #include "allocator/captures.hpp"
+#include "allocator/device_mutex.hpp"
 #include "allocator/driver_backing.hpp"
 #include "allocator/host_buffers.hpp"
 #include "allocator/ordered_buffers.hpp"
@@ -84,7 +86,8 @@ struct StreamHeap {
 
   const core::StreamIndex index;  // In the device.
   const std::uint32_t number;     // In the process: index of thread caches.
-  void* native = nullptr;         // The stream in whose order its free memory is.
+  void* native = nullptr;         // The stream in whose order its free memory is,
+  std::uint32_t slot = 0;         // and its entry.
   bool held = false;              // Of a capture pool: its pages stay where they are.
   AddressRange& range;
   core::SlabStore slabs;
@@ -93,7 +96,7 @@ struct StreamHeap {
 
 // Figures that the lock's holder publishes when it lets go, for readers without a lock.
 struct Published {
-  std::atomic<std::uint64_t> reserved{0}, peak_reserved{0}, handles{0}, created{0}, moved{0}, released{0}, split{0};
+  std::atomic<std::uint64_t> reserved{0}, peak_reserved{0}, handles{0}, created{0}, moved{0}, released{0};
   std::atomic<std::uint64_t> host_waits{0}, late_double_frees{0};
 };
 
@@ -127,7 +130,9 @@ class Central {
     // Tries once.
     Lock(Central& central, std::try_to_lock_t tag) : central_(&central), lock_(central.mutex_, tag) {}
     ~Lock() {
-      if (lock_.owns_lock()) central_->publish(*this);
+      if (!lock_.owns_lock() || !central_->publish(*this)) return;
+      lock_.unlock();
+      central_->mutex_.let_others_in();
     }
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
@@ -135,7 +140,7 @@ class Central {
 
    private:
     Central* central_;
-    std::unique_lock<std::mutex> lock_;
+    std::unique_lock<DeviceMutex> lock_;
   };
 
   // `primary`: the first heap gets the number kPrimaryHeap; for one allocator of the process.
@@ -172,6 +177,11 @@ class Central {
     do {
       chain.tail->next = head;
     } while (!inbox_.compare_exchange_weak(head, chain.head, std::memory_order_release, std::memory_order_relaxed));
+  }
+  void give_later(core::Block* block) {
+    core::Chain one;
+    one.push(block);
+    give_later(one);
   }
   void drain(const Lock& lock);
   // The usable bytes of a free block's memory, whatever was shown as its capacity.
@@ -267,7 +277,7 @@ class Central {
   void set_poison(bool on) { poison_.store(on, std::memory_order_relaxed); }
   std::vector<std::string> check_invariants(const Lock&) const;
   // To hold and let go around fork().
-  std::mutex& mutex() { return mutex_; }
+  DeviceMutex& mutex() { return mutex_; }
 
  private:
   // Null for `range`: one of its own.
@@ -306,7 +316,8 @@ class Central {
     return true;
   }
   bool order_uses(core::Block* block);
-  void keep_host(core::Block* block, bool used_elsewhere);
+  // False, with nothing changed, when the host has no memory for the record and the device cannot be waited for.
+  bool keep_host(core::Block* block, bool used_elsewhere);
   void settle_host();
   void drop_host_cache();
   StreamHeap& heap_of(const core::Block* block) const;
@@ -326,11 +337,16 @@ class Central {
   std::uint64_t live() const;
   std::uint64_t excess() const;
   void apply_limit();
-  void publish(const Lock& lock) {
+  // Whether pieces came, went or moved: that takes so long that others may wait for the lock. Buffers of the device's
+  // own pool come and go too fast for a sleeping thread to be waited for.
+  bool publish(const Lock& lock) {
     // Nearly always: no. With a cache limit that binds no pockets are kept.
     const bool changed = changes() != published_changes_ || capabilities_.ordered_buffers;
     if (changed || enforce_wanted_.load(std::memory_order_relaxed) || !keeps_pockets() || has_floor_)
       publish_changes(lock);
+    if (!changed || group_ == nullptr) return false;
+    const std::uint64_t held = group_->gauge().changes;
+    return std::exchange(published_held_, held) != held;
   }
   [[gnu::noinline, gnu::cold]] void publish_changes(const Lock& lock);
   // Grows with everything that is published.
@@ -346,7 +362,7 @@ class Central {
   void* const front_;
   const Device device_;
   const core::SizeClasses classes_;
-  std::mutex mutex_;
+  DeviceMutex mutex_;
   core::BlockPool pool_;
   core::BlockIndex index_;
   StreamTable streams_;
@@ -384,6 +400,7 @@ class Central {
   core::Limits limits_;
   Published published_;
   std::uint64_t published_changes_ = UINT64_MAX;  // Changes of the heaps when the above was set.
+  std::uint64_t published_held_ = 0;              // Of these, what the heap counts.
 };
 
 }  // namespace cistern::allocation

@@ -41,7 +41,7 @@ void Central::begin_capture(const Lock& lock, std::uint64_t id, CaptureFilter fi
   settle_captures(lock);
   captures_.open(pool, std::move(filter));
   if (only != nullptr) {
-    work_.begin_capture(*only);
+    pool.blocking = work_.begin_capture(*only);
     pool.only = only;
     pool.only_id = only->id.load(std::memory_order_relaxed);
   }
@@ -54,7 +54,10 @@ void Central::end_capture(const Lock& lock, std::uint64_t id) {
   if (!pool.open) throw cistern::invalid_argument("cistern: end_capture_pool: " + name_of(id) + " is not open");
   captures_.close(pool);
   StreamEntry* const only = std::exchange(pool.only, nullptr);
-  if (only != nullptr) work_.end_capture(only->id.load(std::memory_order_relaxed) == pool.only_id ? only : nullptr);
+  if (only != nullptr) {
+    const bool same = only->id.load(std::memory_order_relaxed) == pool.only_id;
+    work_.end_capture(same ? only : nullptr, pool.blocking);
+  }
   driver_->end_capture();
   show_numbers();
   settle_captures(lock);
@@ -94,6 +97,7 @@ StreamHeap& Central::capture_heap(const Lock&, std::uint64_t id, const StreamEnt
     heap = &new_heap(nullptr);
   }
   heap->native = entry.native;
+  heap->slot = entry.slot;
   heap->held = true;
   if (heap->range.pages != nullptr) heap->range.pages->hold(true);
   if (group_ != nullptr) group_->replace_stream(heap->index);
@@ -129,8 +133,8 @@ void Central::settle_captures(const Lock& lock) {
 }
 
 bool Central::fixed(const core::Block* block) const {
-  if ((block->flags & (core::kBlockHost | core::kBlockView | core::kBlockOrdered)) != 0) return false;
-  return (block->flags & core::kBlockPinned) != 0 || heap_of(block).held;
+  constexpr int kElsewhere = core::kBlockHost | core::kBlockView | core::kBlockOrdered;
+  return (block->flags & kElsewhere) == 0 && heap_of(block).held;
 }
 
 }  // namespace cistern::allocation

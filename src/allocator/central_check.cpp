@@ -13,11 +13,9 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
   std::size_t descriptors = 0, objects = 0;
   pool_.for_each([&](const Block* block) {
     const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
-    const bool is_live =
-        serial % 2 != 0 && block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
     if (serial % 2 == 0 && block->home == nullptr) return;
     ++descriptors;
-    if (is_live) {
+    if (core::is_live(block)) {
       active += block->capacity;
       ++live;
     }

@@ -25,6 +25,7 @@ bool Central::room_for(const Lock& lock, std::uint64_t bytes, const void* thread
 }
 
 Block* Central::take_host(const Lock& lock, std::uint64_t bytes, const void* thread) {
+  work_.forget_errors();
   // Asking the device what is done costs calls, so only when what is known to be done does not serve.
   if (Block* block = host_.take_cached(bytes)) return block;
   settle_host();
@@ -51,17 +52,14 @@ Block* Central::take_host(const Lock& lock, std::uint64_t bytes, const void* thr
     trim(lock, 0, true);
     status = host_.make(*block, bytes);
   }
-  if (status != Status::ok) {
-    work_.note_shortage();
-    return nullptr;
-  }
+  if (!work_.ok(status)) return nullptr;
   show_host_object(block.get());
   apply_limit();
   return block.release();
 }
 
 Block* Central::take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, const void* thread) {
-  work_.take_shortage();
+  work_.forget_errors();
   const auto fits = [&] {
     // What the pool holds unused serves the request, or leaves after it.
     const std::uint64_t limit = limits_.memory(), used = ordered_.bytes() + host_.bytes();
@@ -89,19 +87,23 @@ void Central::show_host_object(Block* block) {
   block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject);
 }
 
-void Central::keep_host(Block* block, bool used_elsewhere) {
+bool Central::keep_host(Block* block, bool used_elsewhere) {
   // Whole buffers of a device that works behind the host are freed in the order of a stream, and may serve any.
   if ((used_elsewhere || capabilities_.whole_buffers) && capabilities_.asynchronous) {
     work_.new_frees();
-    pending_host_.push_back({block, core::Ticket::none, false});
-    return;
-  }
-  if (capabilities_.whole_buffers && !capabilities_.block_objects && !host_.pooled() && host_.destroy(*block)) {
+    try {
+      pending_host_.push_back({block, core::Ticket::none, false});
+      return true;
+    } catch (const std::bad_alloc&) {
+      if (!wait_for_all()) return false;
+    }
+  } else if (capabilities_.whole_buffers && !capabilities_.block_objects && !host_.pooled() && host_.destroy(*block)) {
     pool_.give(block);
     apply_limit();
-    return;
+    return true;
   }
   host_.keep(block);
+  return true;
 }
 
 void Central::settle_host() {
@@ -132,7 +134,7 @@ void Central::drop_host_cache() {
 // The block and a fresh host block change their memory: the one goes on with the host's, the other goes back with the
 // device's.
 bool Central::move_to_host(const Lock& lock, Block* block) {
-  const int unmoved = core::kBlockHost | core::kBlockView | core::kBlockPinned;
+  const int unmoved = core::kBlockHost | core::kBlockView;
   if (!capabilities_.can_copy || (block->flags & unmoved) != 0 || fixed(block)) return false;
   const std::uint64_t capacity = full_capacity(block), from = address_of(block);
   Block* other = take_host(lock, capacity, nullptr);
@@ -142,8 +144,8 @@ bool Central::move_to_host(const Lock& lock, Block* block) {
   // After the stream's work, and after what other streams were said to do with it.
   if (!order_uses(block) || driver_->copy(to, from, capacity, native) != Status::ok || !work_.wait_for(native)) {
     work_.ok(Status::failed);  // Keeps the driver's text for the error.
-    // A copy that was submitted still writes there.
-    keep_host(other, true);
+    // A copy that was submitted still writes there: lost rather than used too early.
+    static_cast<void>(keep_host(other, true));
     return false;
   }
   host_.rebind(*other, block);

@@ -6,11 +6,6 @@
 namespace cistern::allocation {
 namespace {
 
-bool is_live(const core::Block* block) {
-  const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
-  return serial % 2 != 0 && block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
-}
-
 // Free neighbours become one.
 void add_range(MemorySegment& segment, std::uint64_t address, std::uint64_t bytes, bool live) {
   segment.bytes += bytes;
@@ -25,7 +20,8 @@ void add_slab(MemorySegment& segment, const core::Slab& slab, std::uint64_t node
   const std::uint64_t base = slab.base.load(std::memory_order_relaxed);
   const std::uint64_t block_bytes = slab.block_bytes.load(std::memory_order_relaxed);
   for (std::uint32_t i = 0; i < slab.carved; ++i) {
-    add_range(segment, base + i * block_bytes, block_bytes, is_live(slab.blocks[i].load(std::memory_order_relaxed)));
+    add_range(segment, base + i * block_bytes, block_bytes,
+              core::is_live(slab.blocks[i].load(std::memory_order_relaxed)));
   }
   const std::uint64_t used = slab.carved * block_bytes;
   if (used < node_bytes) add_range(segment, base + used, node_bytes - used, false);
@@ -62,7 +58,7 @@ std::vector<MemorySegment> Central::map(const Lock&) const {
       if (slab != slabs.end()) {
         add_slab(segment, *slab->second, node.size);
       } else {
-        const bool live = node.state == core::NodeState::live && node.block != nullptr && is_live(node.block);
+        const bool live = node.state == core::NodeState::live && node.block != nullptr && core::is_live(node.block);
         add_range(segment, segment.address + segment.bytes, node.size, live);
       }
     });

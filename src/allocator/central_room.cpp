@@ -29,8 +29,9 @@ std::uint64_t Central::full_capacity(const Block* block) const {
 
 bool Central::open(AddressRange& range, core::StreamIndex first) {
   const std::uint64_t granularity = capabilities_.granularity;
-  std::uint64_t bytes = group_ != nullptr ? range_bytes_ : 0;
-  if (group_ == nullptr) {
+  // It may be reserved already: the host had no memory for the rest.
+  std::uint64_t bytes = group_ != nullptr ? range_bytes_ : range.bytes;
+  if (bytes == 0) {
     const std::uint64_t total = std::max<std::uint64_t>(capabilities_.total_memory, granularity);
     bytes = core::align_up(std::min(total, (std::uint64_t{1} << 46) / config_.range_factor) * config_.range_factor,
                            granularity);
@@ -75,7 +76,7 @@ HeapNode* Central::place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes
 
 HeapNode* Central::bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                          const void* thread) {
-  work_.take_shortage();
+  work_.forget_errors();
   if (bytes > limits_.memory()) return nullptr;
   if (bytes > capabilities_.max_buffer) {
     work_.note_shortage("the device's longest buffer has " + std::to_string(capabilities_.max_buffer) + " bytes");
@@ -380,7 +381,6 @@ void Central::publish_changes(const Lock& lock) {
     set(published_.created, counts.created);
     set(published_.moved, counts.moved);
     set(published_.released, counts.released);
-    set(published_.split, counts.split);
   }
   peak_reserved_ = std::max(peak_reserved_, reserved);
   set(published_.peak_reserved, peak_reserved_);
@@ -425,11 +425,7 @@ void Central::orphan_caches(const void* thread) {
   for (ThreadCache* cache = caches_; cache != nullptr; cache = cache->next) {
     if (cache->thread == thread || cache->thread == nullptr) continue;
     cache->fast_thread.store(nullptr, std::memory_order_relaxed);
-    if (Block* block = cache->pocket.steal(1)) {
-      Chain kept;
-      kept.push(block);
-      give_later(kept);
-    }
+    if (Block* block = cache->pocket.steal(1)) give_later(block);
     cache->forget();
     cache->thread = nullptr;
   }

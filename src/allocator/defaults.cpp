@@ -9,6 +9,7 @@
 
 #include "allocator/device_allocator.hpp"
 #include "allocator/out_of_memory.hpp"
+#include "allocator/registry.hpp"
 #include "allocator/tags.hpp"
 
 namespace cistern::allocation {
@@ -29,7 +30,8 @@ struct Instances {
   static Instances* make(void* storage);
 };
 
-// Every lock of Cistern, in lock order, so that no other thread is inside when the process is copied.
+// The locks of Cistern, in lock order, so that no other thread is inside when the process is copied. Not the
+// registry's: see renew_registry_lock().
 void before_fork() {
   Instances::get().mutex.lock();
   for (DeviceAllocator* a = Instances::get().head; a != nullptr; a = a->next_instance) a->lock_for_fork();
@@ -53,6 +55,7 @@ void after_fork_in_child() {
     a->become_only_thread(thread_state.record);
   }
   forget_other_threads();
+  renew_registry_lock();
   after_fork();
 }
 

@@ -26,7 +26,7 @@ DeviceAllocator::DeviceAllocator(Device device, std::unique_ptr<drivers::Driver>
       central_(std::move(driver), config, static_cast<DeviceAllocator*>(this), device, primary),
       host_buffers_(central_.capabilities().whole_buffers || !central_.capabilities().host_accessible),
       asynchronous_(central_.capabilities().asynchronous),
-      keeps_nothing_(central_.capabilities().whole_buffers && !central_.capabilities().ordered_buffers),
+      keeps_nothing_(central_.capabilities().whole_buffers && !central_.capabilities().asynchronous),
       default_number_(host_buffers_ ? kNoHeap : inline_number(central_.streams().at(0)->number)),
       small_limit_(central_.classes().largest()),
       exact_limit_(central_.capabilities().virtual_memory ? central_.config().max_cached : 0),
@@ -45,7 +45,7 @@ inline Block* DeviceAllocator::cached(ThreadCache& cache, std::size_t bytes, std
     return ThreadCache::pop(cache.bins[classes_.index(bytes)]);
   }
   if (bytes - 1 < exact_limit_) {
-    if (Bin* bin = cache.find_exact((bytes + alignment_mask_) & ~alignment_mask_)) return ThreadCache::pop(*bin);
+    if (Bin* bin = cache.find_exact(aligned(bytes))) return ThreadCache::pop(*bin);
   }
   return nullptr;
 }
@@ -73,7 +73,7 @@ inline Buffer DeviceAllocator::malloc_from(ThreadCache& cache, std::size_t bytes
                                            std::size_t small_limit) {
   if (Block* block = cached(cache, bytes, small_limit)) [[likely]]
     return hand_out(cache, block);
-  if (Block* block = cache.pocket.take((bytes + alignment_mask_) & ~alignment_mask_)) {
+  if (Block* block = cache.pocket.take(aligned(bytes))) {
     // Another thread may free it, and who needs its memory leaves alone what is announced.
     thread_state.freeing.store(nullptr, std::memory_order_relaxed);
     const Buffer buffer = make_live(block);

@@ -7,9 +7,8 @@
 // Ownership of a block decides how it is freed:
 //   by the thread whose cache owns it   plain loads and stores; a few nanoseconds
 //   by another thread                   one compare-exchange (core::claim), then the owner's inbox
-//   owned by `central_owner`            one compare-exchange on the serial (tagged buffers, views, host buffers,
-//   threads
-//                                       without a cache)
+//   owned by `central_owner`            one compare-exchange on the serial (tagged buffers, views, host buffers, those
+//                                       of threads without a cache)
 // Locking: fast paths take none; free() takes none that is held across a driver call, except to give memory back to a
 // device that has no asynchronous work. Lock order: registry, device (Central), threads, leaf locks.
 #pragma once
@@ -90,9 +89,12 @@ class DeviceAllocator : public Allocator {
   // Whether every call must be looked at (content options).
   bool instrumented() const { return options_.load(std::memory_order_relaxed) != 0; }
   void abandon(core::ThreadCache& cache);
-  void lock_for_fork();
-  void unlock_after_fork();
-  void become_only_thread(const void* thread) { central_.orphan_caches(thread); }
+  virtual void lock_for_fork();
+  virtual void unlock_after_fork();
+  void become_only_thread(const void* thread) {
+    central_.mutex().forget_waiting();
+    central_.orphan_caches(thread);
+  }
   DeviceAllocator* next_instance = nullptr;  // The registry's list.
 
  protected:
@@ -117,6 +119,8 @@ class DeviceAllocator : public Allocator {
   [[gnu::noinline, gnu::cold]] void after_low(core::ThreadCache& cache);
   [[gnu::noinline]] void free_other(Buffer buffer);
 
+  // Up to a whole number of the device's alignment; 0 for sizes that no number holds.
+  std::size_t aligned(std::size_t bytes) const { return (bytes + alignment_mask_) & ~alignment_mask_; }
   Request round(std::size_t bytes) const;
   [[gnu::noinline]] Buffer malloc_slow(core::ThreadCache& cache, std::size_t bytes, StreamEntry* entry);
   [[gnu::noinline]] Buffer malloc_slower(std::size_t bytes, StreamEntry* entry);

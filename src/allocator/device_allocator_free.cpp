@@ -54,8 +54,7 @@ Block* DeviceAllocator::checked(Buffer buffer, const char* call) const {
   Block* block = buffer.block();
   if (block == nullptr) throw invalid_argument(std::string("cistern: ") + call + ": the buffer is null");
   const std::uint64_t serial = block->serial.load(std::memory_order_acquire);
-  if (allocator_of(block) != this || serial != buffer.serial() ||
-      block->remote.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(serial)) {
+  if (allocator_of(block) != this || serial != buffer.serial() || core::claimed(block, serial)) {
     throw_misuse(buffer, call);
   }
   return block;
@@ -126,13 +125,12 @@ void DeviceAllocator::finish_free(Block* block, ThreadCache* cache) {
   const bool look = cache != nullptr ? cache->freed_elsewhere(static_cast<std::int64_t>(block->capacity))
                                      : account_free(block->capacity);
   restore_empty(block);
-  Chain spill;
   if (cache != nullptr && kept_by_threads(block)) {
+    Chain spill;
     cache->hold(block, spill);
     bound(*cache, spill);
   } else {
-    spill.push(block);
-    central_.give_later(spill);
+    central_.give_later(block);
   }
   after_free(look);
 }
@@ -237,8 +235,7 @@ Buffer DeviceAllocator::find(const void* ptr) const {
   const auto live = [&](Block* block) {
     if (block == nullptr) return Buffer();
     const std::uint64_t serial = block->serial.load(std::memory_order_acquire);
-    const bool here = serial % 2 != 0 && address_of(block) == address &&
-                      block->remote.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(serial);
+    const bool here = serial % 2 != 0 && address_of(block) == address && !core::claimed(block, serial);
     return here ? Buffer(block, serial) : Buffer();
   };
   // The index keeps entries of blocks that are gone, and the driver may give their addresses to the host.

@@ -46,10 +46,10 @@ DeviceAllocator::Request DeviceAllocator::round(std::size_t bytes) const {
     request.bin = classes_.index(wanted);
     request.rounded = classes_.size(static_cast<std::size_t>(request.bin));
   } else if (central_.capabilities().virtual_memory || central_.capabilities().whole_buffers) {
-    request.rounded = (wanted + alignment_mask_) & ~alignment_mask_;
+    request.rounded = aligned(wanted);
   } else {
     central_.driver().block_layout(wanted, request.rounded, request.alignment);
-    request.rounded = core::align_up(request.rounded, alignment_mask_ + 1);
+    request.rounded = aligned(request.rounded);
     if (central_.capabilities().block_objects) {
       // The fewer sizes and starts there are, the more often a block comes to where an object of its size stands.
       const std::size_t floor = std::bit_floor(request.rounded);
@@ -102,9 +102,7 @@ void DeviceAllocator::account_malloc(ThreadCache* cache, const Block* block, con
 }
 
 void DeviceAllocator::give_pocket_back(ThreadCache& cache) {
-  Chain kept;
-  cache.empty_pocket(kept);
-  central_.give_later(kept);
+  if (Block* block = cache.pocket.take()) central_.give_later(block);
 }
 
 // pre: under the device's lock.
@@ -190,8 +188,8 @@ Block* DeviceAllocator::obtain_host(const Request& request) {
 Block* DeviceAllocator::obtain_ordered(const Request& request, StreamHeap& heap) {
   const Central::Lock lock(central_);
   central_.drain(lock);
-  const std::size_t bytes = core::align_up(std::max<std::size_t>(request.bytes, 1), alignment_mask_ + 1);
-  Block* block = central_.take_ordered(lock, heap, bytes, thread_state.record);
+  Block* block =
+      central_.take_ordered(lock, heap, aligned(std::max<std::size_t>(request.bytes, 1)), thread_state.record);
   if (block != nullptr) account_malloc(nullptr, block, request);
   return block;
 }
@@ -263,8 +261,8 @@ Buffer DeviceAllocator::malloc_large(ThreadCache& cache, std::size_t bytes) {
     const Central::Lock lock(central_);
     central_.drain(lock);
     if (central_.beyond_limit(lock, bytes)) return {};
-    block = central_.take_large(lock, *static_cast<StreamHeap*>(cache.heap),
-                                (bytes + alignment_mask_) & ~alignment_mask_, alignment_mask_ + 1, thread_state.record);
+    block = central_.take_large(lock, *static_cast<StreamHeap*>(cache.heap), aligned(bytes), alignment_mask_ + 1,
+                                thread_state.record);
     if (block == nullptr) return {};
     note_large(cache, block);
     if (cache.fetched(static_cast<std::int64_t>(block->capacity))) central_.figures().checkpoint();

@@ -31,10 +31,9 @@ Buffer DeviceAllocator::make_buffer(void* ptr, std::size_t bytes) {
   block->tag = thread_state.tag;
   if (block->tag != 0) tag_figures_.add(block->tag, bytes);
   block->owner.store(core::central_owner_value(), std::memory_order_relaxed);
-  const std::uint64_t serial = block->serial.load(std::memory_order_relaxed) + 1;
-  block->serial.store(serial, std::memory_order_release);
+  const Buffer buffer = make_live(block);
   central_.figures().add_shared(static_cast<std::int64_t>(bytes), 1);
-  return Buffer(block, serial);
+  return buffer;
 }
 
 void DeviceAllocator::release(Buffer buffer) {
@@ -67,9 +66,10 @@ void* DeviceAllocator::host_pointer(Buffer buffer) {
       if (const std::string failure = central_.work().take_failure(); !failure.empty()) {
         throw driver_error("cistern: raw_ptr: buffer " + describe(block) + " cannot be moved to the host: " + failure);
       }
-      throw out_of_memory(
-          "cistern: raw_ptr: no room to move buffer " + describe(block) + " to memory that the host reaches",
-          block->capacity, central_.limits().memory());
+      const std::string shortage = central_.work().take_shortage();
+      throw out_of_memory("cistern: raw_ptr: no room to move buffer " + describe(block) +
+                              " to memory that the host reaches" + (shortage.empty() ? "" : ": " + shortage),
+                          block->capacity, central_.limits().memory());
     }
   }
   return reinterpret_cast<void*>(address_of(block));
@@ -113,7 +113,6 @@ Stats DeviceAllocator::stats() const {
   s.handles_created = get(published.created);
   s.handles_moved = get(published.moved);
   s.handles_released = get(published.released);
-  s.handles_split = get(published.split);
   s.objects = central_.driver().objects();
   s.driver_calls = central_.driver().calls();
   s.host_waits = get(published.host_waits);

@@ -103,13 +103,14 @@ Ticket DeviceWork::mark() {
   return current_ = static_cast<Ticket>(point.ticket);
 }
 
-// Nothing is recorded on a stream that is being captured: a later event covers what was submitted before as well.
+// Nothing is recorded on a stream that is being captured: a later event covers what was submitted before as well. One
+// whose capture was announced is not even asked, since that might begin at this moment.
 void DeviceWork::record(const StreamEntry& entry, Point& point) {
+  if (entry.captured != 0) return;
   point.events.push_back(Event::none);
   const Status status = driver_.record(entry.native, point.events.back());
   if (status == Status::ok) return;
   point.events.pop_back();
-  if (status == Status::capturing && entry.captured != 0) return;
   if (status == Status::capturing) {
     point.late.emplace_back(entry.slot, entry.id.load(std::memory_order_relaxed));
   } else {
@@ -125,7 +126,11 @@ bool DeviceWork::record_late(Point& point) {
       const StreamEntry* entry = streams_.at(slot);
       // A stream that was destroyed since: the default stream came after its work.
       if (entry->id.load(std::memory_order_relaxed) != id) entry = streams_.at(0);
-      record(*entry, point);
+      if (entry->captured != 0) {
+        point.late.emplace_back(slot, id);
+      } else {
+        record(*entry, point);
+      }
     }
   } catch (const std::exception&) {
     point.complete = false;
@@ -133,18 +138,26 @@ bool DeviceWork::record_late(Point& point) {
   return point.late.empty();
 }
 
-void DeviceWork::begin_capture(StreamEntry& entry) {
+bool DeviceWork::begin_capture(StreamEntry& entry) {
   new_frees();
   mark();
   ++entry.captured;
-  // A capture on a stream that the default stream waits for forbids work on that one, too.
-  ++streams_.at(0)->captured;
+  const bool blocking = entry.slot != 0 && driver_.blocking(entry.native);
+  if (blocking) ++streams_.at(0)->captured;
+  return blocking;
 }
 
-void DeviceWork::end_capture(StreamEntry* entry) {
+void DeviceWork::end_capture(StreamEntry* entry, bool blocking) {
   new_frees();
   if (entry != nullptr) --entry->captured;
-  --streams_.at(0)->captured;
+  if (blocking) --streams_.at(0)->captured;
+}
+
+bool DeviceWork::captured(void* native) const {
+  bool found = false;
+  streams_.for_each_live(
+      [&](const StreamEntry& entry) { found = found || (entry.captured != 0 && entry.native == native); });
+  return found;
 }
 
 bool DeviceWork::hidden() {
@@ -181,7 +194,7 @@ bool DeviceWork::wait(Ticket ticket) {
   const auto wanted = static_cast<std::uint64_t>(ticket);
   if (passed(ticket)) return true;
   ++host_waits_;
-  bool done = eventless_ <= passed_ || eventless_ > wanted;
+  bool done = eventless_ <= passed_;  // There may be earlier ones than the last.
   for (Point& point : points_) {
     if (point.ticket > wanted) break;
     done = (point.late.empty() || record_late(point)) && done && point.complete;
@@ -194,7 +207,7 @@ bool DeviceWork::wait(Ticket ticket) {
 bool DeviceWork::wait_for(void* native) {
   if (!driver_.capabilities().asynchronous) return true;
   Event event = Event::none;
-  if (driver_.record(native, event) != Status::ok) return false;
+  if (captured(native) || driver_.record(native, event) != Status::ok) return false;
   ++host_waits_;
   const bool done = driver_.synchronize(event) == Status::ok;
   driver_.release(event);
@@ -211,8 +224,9 @@ bool DeviceWork::wait_for_all() {
 }
 
 bool DeviceWork::order(void* earlier, void* later) {
-  if (earlier == later || !driver_.capabilities().asynchronous) return true;
-  return driver_.order(earlier, later) == Status::ok;
+  const bool same = earlier == later && !driver_.shared_handle(earlier);
+  if (same || !driver_.capabilities().asynchronous) return true;
+  return !captured(earlier) && !captured(later) && driver_.order(earlier, later) == Status::ok;
 }
 
 drivers::Address DriverBacking::address_in_segment(std::uint64_t offset) const {
@@ -281,20 +295,6 @@ void DriverBacking::unmap(Cell at, Piece piece, std::uint32_t cells) {
   } else {
     shown_.erase(core::raw(at));
   }
-}
-
-bool DriverBacking::replace(Cell at, std::uint32_t cells, const core::Part* parts, std::size_t count) {
-  if (!driver_.capabilities().virtual_memory || !work_.wait_for_all()) return false;
-  std::vector<drivers::Part> wanted;
-  try {
-    wanted.reserve(count);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    wanted.push_back({address(parts[i].at), bytes(parts[i].cells), static_cast<drivers::Physical>(parts[i].piece)});
-  }
-  return driver_.split(address(at), bytes(cells), wanted) == Status::ok;
 }
 
 }  // namespace cistern::allocation

@@ -31,9 +31,10 @@ class DeviceWork {
   void new_frees() { current_ = core::Ticket::none; }
   core::Ticket mark();
   // A capture on the stream is about to begin: what was submitted before is marked now, since nothing can be recorded
-  // on it until the capture has ended. And the end; null for a stream that was destroyed since.
-  void begin_capture(StreamEntry& entry);
-  void end_capture(StreamEntry* entry);
+  // on it until the capture has ended. Whether the same goes for the default stream. And the end; null for a stream
+  // that was destroyed since.
+  bool begin_capture(StreamEntry& entry);
+  void end_capture(StreamEntry* entry, bool blocking);
   // Whether some stream is being captured whose earlier work no mark covers: what leaves now would leave late.
   bool hidden();
   bool passed(core::Ticket ticket);
@@ -66,6 +67,8 @@ class DeviceWork {
   // The same for a lack of memory or of something else, which makes the text of out_of_memory say more.
   void note_shortage(std::string text) { shortage_ = std::move(text); }
   void note_shortage() { note_shortage(driver_.error_text()); }
+  // Before a request: what went wrong in an earlier one says nothing of it.
+  void forget_errors() { shortage_.clear(), failure_.clear(); }
   std::string take_shortage() { return std::exchange(shortage_, {}); }
   std::string take_failure() { return std::exchange(failure_, {}); }
 
@@ -89,6 +92,8 @@ class DeviceWork {
   // Whether nothing that should be unmapped is left in the range.
   bool clear_of_leftovers(drivers::Address at, std::size_t bytes);
   void record(const StreamEntry& entry, Point& point);
+  // Whether a capture was announced that forbids to submit to the stream.
+  bool captured(void* native) const;
   bool record_late(Point& point);
   void settle(std::uint64_t ticket);
 
@@ -136,7 +141,6 @@ class DriverBacking final : public core::Backing {
   bool passed(core::Ticket ticket) override { return work_.passed(ticket); }
   bool wait(core::Ticket ticket) override { return work_.wait(ticket); }
   bool order(core::StreamIndex earlier, core::StreamIndex later) override { return work_.order(earlier, later); }
-  bool replace(core::Cell at, std::uint32_t cells, const core::Part* parts, std::size_t count) override;
 
  private:
   std::uint64_t bytes(std::uint64_t cells) const { return cells * driver_.capabilities().granularity; }

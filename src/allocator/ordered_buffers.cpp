@@ -63,7 +63,8 @@ Block* OrderedBuffers::find(std::uint64_t address) const {
 }
 
 void OrderedBuffers::watch(std::uint64_t limit, bool now) {
-  if (unseen_ < kLookBytes && !now) return;
+  const bool may_exceed = reserved_ + unseen_ > limit;  // The pool grows in steps of its own.
+  if (unseen_ < kLookBytes && !may_exceed && !now) return;
   unseen_ = 0;
   drivers::PoolFigures pool;
   if (driver_.pool_figures(pool) != Status::ok) return;

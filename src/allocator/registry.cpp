@@ -92,6 +92,10 @@ DeviceAllocator& made_once(std::atomic<DeviceAllocator*>& slot, Make make) {
 
 }  // namespace
 
+// What the lock guards is one store, so that it need not be held around fork(): a vendor's library may fork while it
+// is.
+void renew_registry_lock() { new (&registry_mutex()) std::mutex; }
+
 std::string unavailable(Device device) {
   std::string why;
   if (static_cast<std::size_t>(device.type) < kNames.size()) device_count(device.type, &why);

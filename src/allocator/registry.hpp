@@ -22,5 +22,7 @@ DeviceAllocator& staging_device_allocator(Device device);
 std::unique_ptr<drivers::Driver> make_driver(Device device, std::string* why = nullptr);
 // Says that a device is not there, and why, in words.
 std::string unavailable(Device device);
+// In a forked child: another thread may have been making an allocator, which nobody has.
+void renew_registry_lock();
 
 }  // namespace cistern::allocation

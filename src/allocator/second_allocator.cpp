@@ -44,4 +44,14 @@ void SecondAllocator::forget(const Stream& stream) {
   stream_destroyed(*known);
 }
 
+void SecondAllocator::lock_for_fork() {
+  DeviceAllocator::lock_for_fork();
+  mutex_.lock();
+}
+
+void SecondAllocator::unlock_after_fork() {
+  mutex_.unlock();
+  DeviceAllocator::unlock_after_fork();
+}
+
 }  // namespace cistern::allocation

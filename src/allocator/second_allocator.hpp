@@ -23,6 +23,8 @@ class SecondAllocator final : public DeviceAllocator {
   void record_use(Buffer buffer, const Stream& stream) override;
   // The device's first allocator is about to forget the stream.
   void forget(const Stream& stream);
+  void lock_for_fork() override;
+  void unlock_after_fork() override;
 
  private:
   Stream own(const Stream& stream, const char* call);

@@ -30,7 +30,7 @@ struct StreamEntry {
   StreamHeap* heap = nullptr;
   void* native = nullptr;
   std::uint64_t driver_id = 0;
-  int captured = 0;  // A mark covers all of its work while nothing can be recorded on it: it is being captured.
+  int captured = 0;  // Announced captures that forbid to submit to it; a mark covers all of its work until then.
 };
 
 class StreamTable {

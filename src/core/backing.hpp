@@ -12,13 +12,6 @@ namespace cistern::core {
 enum class Piece : std::uint64_t { none = 0 };   // Physical memory; a driver's Physical or a segment.
 enum class Ticket : std::uint64_t { none = 0 };  // A point in the device's work; `none` has always passed.
 
-// A stretch of cells and the piece that is to be shown there.
-struct Part {
-  Cell at{};
-  std::uint32_t cells = 0;
-  Piece piece = Piece::none;
-};
-
 class Backing {
  public:
   virtual ~Backing() = default;
@@ -39,12 +32,6 @@ class Backing {
 
   // Work submitted to `later` from now on comes after what was submitted to `earlier`, without a host wait.
   virtual bool order(StreamIndex earlier, StreamIndex later) = 0;
-
-  // Takes the place of the piece mapped at [at, at + cells): copies the content of each part's cells into the part's
-  // own piece, ends the old mapping and shows the parts at the same addresses; the rest of the range is unmapped
-  // afterwards. The host waits until nothing runs. Used to split a piece that a few live bytes pin. False where the
-  // device cannot.
-  virtual bool replace(Cell at, std::uint32_t cells, const Part* parts, std::size_t count) = 0;
 };
 
 }  // namespace cistern::core

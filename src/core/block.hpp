@@ -2,19 +2,18 @@
 // a handle that outlived its allocation is always recognised. Written by its owner; see the table for who may write
 // what.
 //
-//   serial    odd while live, even while free. Written by the owning thread with a plain store, by compare-exchange
-//   when
-//             no cache owns the block, by whoever empties an inbox for a block that was claimed through `remote`.
-//   owner     the bin of the thread cache that takes the block back (see thread_cache.hpp), or that of `central_owner`.
-//             Changed only while the block is free, except for kAttention and the keeper: other threads set them to
-//             make the owner take the long way (they claimed the block, used it on other streams, its memory moved, or
-//             a pool keeps it).
-//   remote    what other threads left for the owner: low half of the serial that one of them freed, 0 for nothing.
-//   While it
-//             is not 0 the block is linked in an inbox through `remote_next`, once, until whoever empties the inbox
-//             clears the field.
-//   address   changes while the block is live only when its memory moves to the host (raw_ptr()), under the device's
-//   lock. the rest  written by whoever holds the block while it is free, by nobody while it is live.
+//   serial       odd while live, even while free. Written by the owning thread with a plain store; by compare-exchange
+//                when no cache owns the block; by whoever empties an inbox for a block claimed through `remote`.
+//   owner        the bin of the thread cache that takes the block back (see thread_cache.hpp), or that of
+//                `central_owner`. Changed only while the block is free, except for kAttention and the keeper: other
+//                threads set them to make the owner take the long way (they claimed the block, used it on other
+//                streams, its memory moved, or a pool keeps it).
+//   remote       what other threads left for the owner: low half of the serial that one of them freed, 0 for nothing.
+//                While it is not 0 the block is linked in an inbox through `remote_next`, once, until whoever empties
+//                the inbox clears the field.
+//   address      changes while the block is live only when its memory moves to the host (raw_ptr()), under the
+//                device's lock.
+//   the rest     written by whoever holds the block while it is free, by nobody while it is live.
 #pragma once
 
 #include <atomic>
@@ -27,7 +26,6 @@ enum BlockFlags : std::uint8_t {
   kBlockView = 1,        // Memory of somebody else (make_buffer).
   kBlockSlab = 2,        // Part of a slab; `home` is the Slab. Otherwise `home` is the HeapNode.
   kBlockHost = 4,        // Memory from Driver::allocate_host; `home` is its capacity as a number.
-  kBlockPinned = 8,      // Must not move (exported, registered, part of a graph).
   kBlockEmpty = 16,      // malloc(0): a smallest block that shows a capacity of 0.
   kBlockObject = 32,     // ptr() is the object kept beside the descriptor,
   kBlockOwnObject = 64,  // which was made for this block alone.
@@ -62,6 +60,16 @@ static_assert(sizeof(Block) == 64);
 // For who holds the block without the device's lock, under which others may read the flags: the index does.
 inline void set_flags(Block* block, int flags) {
   std::atomic_ref(block->flags).store(static_cast<std::uint8_t>(flags), std::memory_order_relaxed);
+}
+
+// Whether another thread has freed the allocation of this serial, which the owner of the block has not seen yet.
+inline bool claimed(const Block* block, std::uint64_t serial) {
+  return block->remote.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(serial);
+}
+// Whether the block is handed out. For who holds the device's lock.
+inline bool is_live(const Block* block) {
+  const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
+  return serial % 2 != 0 && !claimed(block, serial);
 }
 
 // Asks for the line of a block that is read first and written afterwards, so that it comes from another processor once

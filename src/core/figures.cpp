@@ -34,9 +34,9 @@ std::uint64_t Figures::peak() const {
 }
 
 // Each account gets back to the most that it held, as far as the peak has room for all, and a share of what is left.
-void Figures::hand_out(std::int64_t active) {
-  const std::int64_t room = peak_.load(std::memory_order_relaxed) - active;
-  std::int64_t wanted = 0;
+// What is held is read once, for the peak and for the room below it: more than there is room for is never handed out.
+void Figures::hand_out(std::int64_t least_peak) {
+  std::int64_t active = 0, wanted = 0;
   for (Account* a = accounts_.load(std::memory_order_relaxed); a != nullptr; a = a->next) {
     const std::int64_t bytes = a->bytes.load(std::memory_order_relaxed);
     if (bytes < a->least) {
@@ -45,8 +45,11 @@ void Figures::hand_out(std::int64_t active) {
       a->least = bytes;
     }
     a->most = std::max(a->most, bytes);
+    active += bytes;
     wanted += a->most - bytes;
   }
+  const std::int64_t peak = std::max(active, least_peak), room = peak - active;
+  peak_.store(peak, std::memory_order_relaxed);
   const double part = wanted > room ? static_cast<double>(room) / static_cast<double>(wanted) : 1;
   const std::int64_t share = wanted < room ? (room - wanted) / account_count_ : 0;
   for (Account* a = accounts_.load(std::memory_order_relaxed); a != nullptr; a = a->next) {
@@ -59,16 +62,12 @@ void Figures::hand_out(std::int64_t active) {
 
 void Figures::checkpoint() {
   const std::lock_guard lock(mutex_);
-  const std::int64_t active = sum(&Account::bytes);
-  if (active > peak_.load(std::memory_order_relaxed)) peak_.store(active, std::memory_order_relaxed);
-  hand_out(active);
+  hand_out(peak_.load(std::memory_order_relaxed));
 }
 
 void Figures::reset_peak() {
   const std::lock_guard lock(mutex_);
-  const std::int64_t active = sum(&Account::bytes);
-  peak_.store(std::max<std::int64_t>(active, 0), std::memory_order_relaxed);
-  hand_out(active);
+  hand_out(0);
 }
 
 void Figures::set_floor(std::int64_t floor, std::int64_t credit) {

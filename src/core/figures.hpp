@@ -87,7 +87,7 @@ class Figures {
  private:
   static std::uint64_t clamp(std::int64_t v) { return v > 0 ? static_cast<std::uint64_t>(v) : 0; }
   std::int64_t sum(std::atomic<std::int64_t> Account::*field) const;
-  void hand_out(std::int64_t active);
+  void hand_out(std::int64_t least_peak);
 
   std::atomic<Account*> accounts_{nullptr};
   std::atomic<std::int64_t> peak_{0};

@@ -68,17 +68,6 @@ HeapNode* PageHeap::Impl::node_at(std::uint64_t offset) const {
   return node;
 }
 
-// Calls f for every piece that the node touches.
-template <class F>
-void PageHeap::Impl::for_pieces(const HeapNode* node, F&& f) {
-  const Span span = cells_of(node->offset, node->size);
-  for (std::uint32_t c = span.first; c < span.last;) {
-    const PieceTable::Index i = cell_piece[c];
-    c = group.pieces[i].start + group.pieces[i].cells;
-    f(i);
-  }
-}
-
 // Cuts the node in two at `at`; both halves keep the state and are in no bin. Returns the second. pre: room for a node.
 HeapNode* PageHeap::Impl::split(HeapNode* node, std::uint64_t at) {
   HeapNode* right = group.nodes.take();
@@ -211,7 +200,6 @@ HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64
   node->state = NodeState::live;
   node->block = nullptr;
   node->stream = stream;
-  node->pinned = false;
   node->idle = false;
   group.live_bytes += bytes;
   group.note_live();
@@ -292,15 +280,9 @@ HeapNode* PageHeap::allocate(std::uint64_t bytes, std::uint64_t alignment, Strea
 
 void PageHeap::free(HeapNode* node) {
   assert(node->state == NodeState::live && node->heap == this);
-  if (node->pinned) impl_->for_pieces(node, [&](PieceTable::Index i) { --impl_->group.pieces[i].pinned; });
   impl_->group.live_bytes -= node->size;
   if (node->idle) impl_->group.idle_bytes -= node->size;
   impl_->free(node);
-}
-
-void PageHeap::pin(HeapNode* node) {
-  if (std::exchange(node->pinned, true)) return;
-  impl_->for_pieces(node, [&](PieceTable::Index i) { ++impl_->group.pieces[i].pinned; });
 }
 
 void PageHeap::set_idle(HeapNode* node, bool idle) {

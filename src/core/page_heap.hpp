@@ -2,9 +2,9 @@
 // HeapGroup: the heaps of one device (one for all streams, more for graph captures), their common budget, and the
 // pieces that they lend each other.
 //
-// Does: split, merge, choice of place, choice of physical pieces (create, move, release), the tight mode under a limit,
-// splitting of pinned pieces. Does not: touch memory, know devices, lock. Every member is called under the device's
-// lock. Called by the allocator layer.
+// Does: split, merge, choice of place, choice of physical pieces (create, move, release), the tight mode under a limit.
+// Does not: touch a piece that holds a live block, on which other threads may submit work at any time; touch memory,
+// know devices, lock. Every member is called under the device's lock. Called by the allocator layer.
 //
 // Streams share a heap. A block is in the order of one stream; free memory remembers the streams that freed it. A
 // request goes where its stream need not wait if there is such a place, else its stream is made to wait for the others.
@@ -66,8 +66,7 @@ struct alignas(64) HeapNode {
   HeapNode* bin_next = nullptr;
   PageHeap* heap = nullptr;
   NodeState state = NodeState::gap;
-  bool pinned = false;  // Live only: its pieces never move, split or leave.
-  bool idle = false;    // Live only: nobody uses it.
+  bool idle = false;  // Live only: nobody uses it.
   std::uint16_t bin = 0;
   StreamIndex stream{};    // Live only: in whose order it is.
   Block* block = nullptr;  // Live only; the heap never reads it.
@@ -79,7 +78,6 @@ struct HeapCounts {
   std::uint64_t created = 0;
   std::uint64_t moved = 0;
   std::uint64_t released = 0;
-  std::uint64_t split = 0;
   std::uint64_t waits = 0;  // Times that the host waited.
 };
 
@@ -166,12 +164,10 @@ class PageHeap {
   const HeapNode* occupant(std::uint64_t offset, std::uint64_t bytes) const;
   // pre: node is live and of this heap. Makes no call to the backing.
   void free(HeapNode* node);
-  // The node's pieces neither move nor split while it lives (exported, registered, part of a graph).
-  void pin(HeapNode* node);
   // Says that nobody uses the live node, since its holder may hand it out again. The peak of live bytes, by which the
   // policy goes, is that of the other nodes.
   void set_idle(HeapNode* node, bool idle);
-  // Pieces of a held heap stay where they are, used or not: none moves, splits, leaves, or comes from another heap.
+  // Pieces of a held heap stay where they are, used or not: none moves, leaves, or comes from another heap.
   void hold(bool on);
   // Gives back all pieces of this heap that no live node touches. The host waits for work that may use them. False when
   // some had to stay (live nodes, a device that cannot be waited for now).

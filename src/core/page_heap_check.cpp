@@ -27,7 +27,7 @@ std::vector<std::string> HeapGroup::check_invariants() const {
   std::uint64_t mapped_bytes = 0;
   std::uint64_t leaving = 0;
   std::size_t stale = 0;
-  std::vector<std::uint32_t> touched(g.pieces.slots(), 0), pinned(g.pieces.slots(), 0);
+  std::vector<std::uint32_t> touched(g.pieces.slots(), 0);
   for (const auto& heap : g.heaps) {
     const PageHeap::Impl& h = *heap->impl_;
     std::uint64_t expected = 0;
@@ -55,7 +55,6 @@ std::vector<std::string> HeapGroup::check_invariants() const {
           const PieceTable::Index i = h.cell_piece[c];
           if (i == 0) break;
           ++touched[i];
-          pinned[i] += n->pinned ? 1 : 0;
           c = g.pieces[i].start + g.pieces[i].cells;
         }
       }
@@ -92,7 +91,6 @@ std::vector<std::string> HeapGroup::check_invariants() const {
     held += p.cells;
     if (touched[i] == 0 && !p.heap->impl_->held) free_cells += p.cells;
     require((touched[i] == 0) == p.heap->impl_->is_free(p), "a piece is free when no live node touches it");
-    require(p.pinned == pinned[i], "a piece counts the pinned nodes that touch it");
     for (std::uint32_t c = p.start; c < p.start + p.cells; ++c) {
       require(p.heap->impl_->cell_piece[c] == i, "a piece is shown at its cells");
     }

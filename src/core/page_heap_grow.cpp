@@ -1,9 +1,8 @@
 // What happens when no mapped run fits: a place is chosen and its gaps are filled with pieces that are moved or made,
-// under the limit; at the limit pieces leave, the host waits, and pinned pieces are split. Under the device's lock.
+// under the limit; at the limit pieces leave and the host waits. Under the device's lock.
 #include <algorithm>
 #include <cassert>
 #include <utility>
-#include <vector>
 
 #include "core/page_heap_impl.hpp"
 
@@ -12,11 +11,9 @@ namespace cistern::core {
 HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
   if (!group.config.virtual_memory) return grow_segment(bytes, alignment, stream);
   group.collect(false);
-  // Each attempt gives up more: the best place, the place with fewest missing cells, a host wait, split pieces,
-  // and at last the cell that is kept for splits.
-  enum { kBest, kFewest, kWait, kSplit, kReserve, kAttempts };
+  // Each attempt gives up more: the best place, the place with fewest missing cells, a host wait, all free pieces.
+  enum { kBest, kFewest, kWait, kRelease, kAttempts };
   taker = {stream, Over::any};
-  group.use_reserve = false;
   for (int attempt = kBest; attempt < kAttempts; ++attempt) {
     if (attempt == kWait) group.collect(true);
     const Place place = best_unmapped(bytes, alignment, attempt != kBest);
@@ -29,10 +26,9 @@ HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment, Str
       continue;
     }
     const Span wanted = cells_of(place.offset, bytes);
-    if (attempt == kSplit) split_until_enough(wanted);
-    group.use_reserve = attempt == kReserve;
+    while (attempt == kRelease && release_one(1, wanted, true)) {
+    }
     const bool filled = fill(wanted);
-    group.use_reserve = false;
     group.finish_moves(backing);
     if (filled) return carve(node_at(place.offset), place.offset, bytes, stream);
   }
@@ -106,7 +102,7 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
     const std::uint64_t allowed = group.allowed_cells();
     auto d = static_cast<std::uint32_t>(floor_pow2(std::min(need, cap)));
     if (d < chunk && chunk <= need + room && group.held_cells() + chunk <= allowed) d = chunk;
-    const bool may_create = group.held_cells() + d <= std::min(allowed, group.create_limit_cells());
+    const bool may_create = group.held_cells() + d <= std::min(allowed, group.limit_cells());
     // One much larger leaves a rest, but to give it back and make a smaller one holds both until work has passed.
     const std::uint32_t most = may_create ? std::min(2 * need, need + room) : need + room;
     PieceTable::Index victim = held ? 0 : find_victim(need, most, wanted);
@@ -132,7 +128,7 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
 // A new piece at `at`, of `cells` cells or, at the limit, of fewer. Gives free pieces back before it takes more, unless
 // some are about to leave: until work has passed that would save nothing, and the next block may use what is free.
 bool PageHeap::Impl::create_piece(std::uint32_t cells, std::uint32_t at, Span keep, std::uint32_t& made) {
-  const std::uint64_t limit = group.create_limit_cells();
+  const std::uint64_t limit = group.limit_cells();
   const std::uint64_t allowed = group.allowed_cells();
   while (group.releasing_cells == 0 && group.held_cells() + cells > allowed &&
          release_one(group.held_cells() + cells - allowed, keep, false)) {
@@ -167,98 +163,6 @@ bool PageHeap::Impl::create_piece(std::uint32_t cells, std::uint32_t at, Span ke
   group.note();
   made = cells;
   return true;
-}
-
-// Makes headroom for the missing cells: free pieces are given back, then pinned ones are split, one after the other.
-void PageHeap::Impl::split_until_enough(Span wanted) {
-  const auto missing = static_cast<std::uint64_t>(
-      std::count(cell_piece.begin() + wanted.first, cell_piece.begin() + wanted.last, PieceTable::Index{0}));
-  while (release_one(1, wanted, true)) {
-  }
-  while (group.held_cells() + missing > group.create_limit_cells() && split_pinned(wanted)) {
-  }
-}
-
-// Splits the piece that holds most memory without a live byte: its live cells move into pieces of their own at the same
-// addresses. pre: at the limit; needs as many cells of headroom as the piece has live ones.
-bool PageHeap::Impl::split_pinned(Span keep) {
-  const std::uint64_t limit = group.limit_cells();
-  const std::uint64_t headroom = limit > group.held_cells() ? limit - group.held_cells() : 0;
-  const auto live_cells = [&](const PieceInfo& p, std::vector<Part>& parts) {
-    parts.clear();
-    std::uint32_t count = 0;
-    std::uint32_t next_free = p.start;  // Cells before it are counted.
-    const std::uint64_t end = stretch_of(p).end;
-    for (const HeapNode* n = node_of(p); n != nullptr && n->offset < end; n = n->next) {
-      if (n->state != NodeState::live) continue;
-      const Span span = cells_of(n->offset, n->size);
-      const std::uint32_t from = std::max(span.first, next_free);
-      const std::uint32_t to = std::min(span.last, p.start + p.cells);
-      if (from >= to) continue;
-      if (!parts.empty() && raw(parts.back().at) + parts.back().cells == from) {
-        parts.back().cells += to - from;
-      } else {
-        parts.push_back({Cell{from}, to - from, Piece::none});
-      }
-      count += to - from;
-      next_free = to;
-    }
-    return count;
-  };
-  if (held) return false;
-  PieceTable::Index best = 0;
-  std::uint32_t gain = 0;
-  std::vector<Part> parts;
-  for (PieceTable::Index i = 1; i < group.pieces.slots(); ++i) {
-    const PieceInfo& p = group.pieces[i];
-    if (p.heap != &self || p.pinned != 0 || p.cells < 2 || is_free(p)) continue;
-    if (p.start < keep.last && keep.first < p.start + p.cells) continue;
-    const std::uint32_t live = live_cells(p, parts);
-    if (live <= headroom && p.cells - live > gain) {
-      best = i;
-      gain = p.cells - live;
-    }
-  }
-  if (best == 0) return false;
-  PieceInfo old = group.pieces[best];
-  live_cells(old, parts);
-  // Before and behind each part may be a gap.
-  if (!group.make_room(2 * (parts.size() + 1), parts.size(), 0)) return false;
-  std::size_t made = 0;
-  while (made < parts.size() && backing.create(parts[made].cells, parts[made].piece)) ++made;
-  if (made < parts.size() || !backing.replace(Cell{old.start}, old.cells, parts.data(), parts.size())) {
-    while (made-- > 0) backing.destroy(parts[made].piece, parts[made].cells);
-    return false;
-  }
-  backing.destroy(old.id, old.cells);
-  ++group.counts.waits;
-  replace_entry(best, parts);
-  ++group.counts.split;
-  return true;
-}
-
-// The table and the nodes after a split: each part stands where the piece stood, the rest of it is a gap.
-void PageHeap::Impl::replace_entry(PieceTable::Index index, const std::vector<Part>& parts) {
-  const PieceInfo old = group.pieces[index];
-  group.pieces.erase(index);
-  std::fill_n(cell_piece.begin() + old.start, old.cells, PieceTable::Index{0});
-  for (const Part& part : parts) {
-    const PieceTable::Index i = group.pieces.add(part.piece, &self, raw(part.at), part.cells);
-    std::fill_n(cell_piece.begin() + raw(part.at), part.cells, i);
-    group.counts.created += 1;
-  }
-  group.counts.released += 1;
-  group.note();
-  for (std::uint32_t c = old.start; c < old.start + old.cells;) {
-    if (cell_piece[c] != 0) {
-      ++c;
-      continue;
-    }
-    std::uint32_t end = c;
-    while (end < old.start + old.cells && cell_piece[end] == 0) ++end;
-    change_state({c, end}, NodeState::gap);
-    c = end;
-  }
 }
 
 }  // namespace cistern::core

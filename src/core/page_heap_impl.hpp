@@ -33,7 +33,7 @@ struct NodeList {
 struct HeapTuning {
   // Largest piece: 1/48 of the peak, within 2 and 16 cells; of a large heap 1/128 of the peak, at most 32 cells. What
   // an operation costs does not depend on its bytes; heaps of 90 GiB take 0.6 of the operations. With 128 cells they
-  // take a third, but on a full device more pieces must be split for a block of all that is free.
+  // take a third, but on a full device live blocks keep more from a request for all that is free.
   static constexpr std::uint64_t cap_part = 48;
   static constexpr std::uint64_t cap_least = 2;
   static constexpr std::uint64_t cap_most = 16;
@@ -42,9 +42,8 @@ struct HeapTuning {
   static constexpr std::uint64_t tight_part = 64;  // Under a limit: 1/64 of it, within 2 and 4 cells.
   static constexpr std::uint64_t tight_least = 2;
   static constexpr std::uint64_t tight_most = 4;
-  static constexpr std::uint64_t reserve_from = 128;  // Cells of limit from which one is kept for splits.
-  static constexpr std::uint64_t chunk_part = 48;     // Pieces grow beyond the need up to 1/48 of what is held.
-  static constexpr std::uint64_t segment_part = 16;   // Segments (no virtual memory): 1/16 of what is held, at most the
+  static constexpr std::uint64_t chunk_part = 48;    // Pieces grow beyond the need up to 1/48 of what is held.
+  static constexpr std::uint64_t segment_part = 16;  // Segments (no virtual memory): 1/16 of what is held, at most the
   static constexpr std::uint64_t segment_count = 512;  // configured size or 1/512, so that their number stays bounded.
 };
 
@@ -72,7 +71,6 @@ struct HeapGroup::Impl {
   std::uint64_t idle_bytes = 0;  // Of these.
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_cells = 0;
-  bool use_reserve = false;
   std::uint64_t releasing_cells = 0;  // In pieces that leave once their ticket has passed.
   std::vector<StaleAddress>
       stale;  // Of all heaps, in the order of their tickets: a piece is unmapped before it is destroyed.
@@ -82,12 +80,6 @@ struct HeapGroup::Impl {
   std::uint64_t cells_of(std::uint64_t bytes) const { return bytes / config.cell_bytes; }
   std::uint64_t limit_cells() const { return cells_of(config.limit_bytes); }
   std::uint64_t held_cells() const { return pieces.cells() + releasing_cells; }
-  // Under a limit new pieces stop a cell short of it: with the last one a pinned piece can be split. Limits that are so
-  // small that a cell matters keep none back.
-  std::uint64_t create_limit_cells() const {
-    const std::uint64_t limit = limit_cells();
-    return has_limit() && !use_reserve && limit >= HeapTuning::reserve_from ? limit - 1 : limit;
-  }
   bool has_limit() const { return config.limit_bytes != UINT64_MAX; }
   // Largest piece that is made, in cells.
   std::uint32_t cap() const;
@@ -171,8 +163,6 @@ struct PageHeap::Impl {
     return {static_cast<std::uint32_t>(offset >> cell_shift),
             static_cast<std::uint32_t>((offset + bytes + cell_bytes - 1) >> cell_shift)};
   }
-  template <class F>
-  void for_pieces(const HeapNode* node, F&& f);
   // The pieces that the cells touch, as far as they lie within a stretch of free memory: such pieces are free. None
   // where first >= last. pre: the cells are mapped and within it.
   Span free_pieces(Stretch memory, Span cells) const {
@@ -219,9 +209,6 @@ struct PageHeap::Impl {
   bool fill(Span wanted);
   bool fill_gap(Span gap, std::uint32_t need, Span wanted);
   bool create_piece(std::uint32_t cells, std::uint32_t at, Span keep, std::uint32_t& made);
-  void split_until_enough(Span wanted);
-  bool split_pinned(Span keep);
-  void replace_entry(PieceTable::Index index, const std::vector<Part>& parts);
 
   // --- Pieces that move and leave (page_heap_pieces.cpp) ---
   void show_piece(PieceTable::Index index, const Freed& freed);
@@ -242,7 +229,7 @@ struct PageHeap::Impl {
   NodeList gaps;
   HeapNode* first = nullptr;
   Taker taker;
-  bool held = false;                          // No piece moves, splits or leaves.
+  bool held = false;                          // No piece moves or leaves.
   std::uint64_t free_cells = 0;               // In pieces without a live byte.
   ZeroedArray<PieceTable::Index> cell_piece;  // By cell; 0 where nothing is mapped or the address is stale.
   ZeroedArray<HeapNode*> cell_node;           // By cell: the last node that starts in it.

@@ -21,7 +21,6 @@ struct PieceInfo {
   PageHeap* heap = nullptr;  // Null: the entry is unused.
   std::uint32_t start = 0;   // First cell.
   std::uint32_t cells = 0;
-  std::uint32_t pinned = 0;  // Pinned nodes that touch it.
 };
 
 class PieceTable {

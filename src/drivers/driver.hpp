@@ -27,13 +27,6 @@ using Address = std::uint64_t;  // In the device's address space; also the host'
 enum class Physical : std::uint64_t { none = 0 };  // A piece of physical memory that can be mapped.
 enum class Event : std::uint64_t { none = 0 };     // A point in a stream; `none` has always passed.
 
-// A piece of physical memory and where it is, or shall be, mapped.
-struct Part {
-  Address at = 0;
-  std::size_t bytes = 0;
-  Physical piece = Physical::none;
-};
-
 // A wholly committed range, for devices without virtual memory. `object` is the device's heap or buffer object.
 struct Segment {
   void* object = nullptr;
@@ -105,14 +98,6 @@ class Driver {
   virtual Status map(Address at, Physical piece, std::size_t bytes) = 0;
   // pre: [at, at + bytes) is one whole map(); no submitted work can touch it any more.
   virtual Status unmap(Address at, std::size_t bytes) = 0;
-  // Shows new pieces where one mapping was and keeps the bytes of their ranges. The host waits.
-  // pre: [at, at + bytes) is one whole map() that no submitted work can touch; the parts lie in it in address order
-  //      without overlap; their pieces are mapped nowhere and have the parts' sizes.
-  // post: each part is one map(); the rest of the range is unmapped, and so is the piece that was there.
-  virtual Status split(Address at, std::size_t bytes, std::span<const Part> parts) {
-    static_cast<void>(at), static_cast<void>(bytes), static_cast<void>(parts);
-    return Status::unsupported;
-  }
 
   // --- Sharing
   // Lets the device of the same kind with this index use the memory of this one, what is mapped already included.
@@ -171,6 +156,11 @@ class Driver {
   virtual void drop_stream(void* native) { static_cast<void>(native); }
   // Somebody captures a graph on a stream of this device, from before its first call until after its last. Any thread.
   virtual void begin_capture() {}
+  // Whether the handle names another stream in each thread. What is submitted to it counts for the streams of all.
+  virtual bool shared_handle(void* native) const { return static_cast<void>(native), false; }
+  // Whether the stream and the default one wait for each other's work, so that a capture of the one forbids work on the
+  // other.
+  virtual bool blocking(void* native) { return static_cast<void>(native), false; }
   virtual void end_capture() {}
   // post: `out` passes when all work submitted to `stream` so far is done.
   virtual Status record(void* stream, Event& out) = 0;

@@ -18,7 +18,6 @@ enum class Call : std::uint8_t {
   destroy,
   map,
   unmap,
-  split,
   create_segment,
   destroy_segment,
   create_object,
@@ -45,35 +44,14 @@ enum class Call : std::uint8_t {
 inline constexpr std::size_t kCallKinds = static_cast<std::size_t>(Call::any) + 1;
 
 constexpr const char* name(Call call) {
-  constexpr std::array<const char*, kCallKinds> names{"reserve",
-                                                      "unreserve",
-                                                      "create",
-                                                      "destroy",
-                                                      "map",
-                                                      "unmap",
-                                                      "split",
-                                                      "create_segment",
-                                                      "destroy_segment",
-                                                      "create_object",
-                                                      "allocate_host",
-                                                      "free_host",
-                                                      "wrap",
-                                                      "record",
-                                                      "wait",
-                                                      "synchronize",
-                                                      "synchronize_device",
-                                                      "copy",
-                                                      "fill",
-                                                      "set_wired_limit",
-                                                      "enable_peer",
-                                                      "export_piece",
-                                                      "import_piece",
-                                                      "allocate_ordered",
-                                                      "free_ordered",
-                                                      "pool_figures",
-                                                      "trim_pool",
-                                                      "memory_info",
-                                                      "any"};
+  constexpr std::array<const char*, kCallKinds> names{
+      "reserve",       "unreserve",     "create",           "destroy",
+      "map",           "unmap",         "create_segment",   "destroy_segment",
+      "create_object", "allocate_host", "free_host",        "wrap",
+      "record",        "wait",          "synchronize",      "synchronize_device",
+      "copy",          "fill",          "set_wired_limit",  "enable_peer",
+      "export_piece",  "import_piece",  "allocate_ordered", "free_ordered",
+      "pool_figures",  "trim_pool",     "memory_info",      "any"};
   return names[static_cast<std::size_t>(call)];
 }
 

@@ -72,7 +72,7 @@ struct FreshDevice {
     out.peak_reserved = stats.peak_reserved;
     out.active = stats.active - std::min<std::uint64_t>(idle, stats.active);
     out.driver_calls = stats.driver_calls;
-    out.handle_ops = stats.handles_created + stats.handles_moved + stats.handles_released + stats.handles_split;
+    out.handle_ops = stats.handles_created + stats.handles_moved + stats.handles_released;
     out.handle_seconds = model != nullptr ? model->handle_seconds() : 0;
     return out;
   }

@@ -57,15 +57,17 @@ PassFigures pass_figures(const TargetFigures& before, const TargetFigures& after
   return pass;
 }
 
-// Runs every lane once; returns the seconds from the first start to the last end.
-double run_lanes(Target& target, const Program& program, const RunMode& mode, std::vector<RunOutcome>& outcomes) {
+// Runs every lane once; returns the seconds from the first start to the last end. Several lanes start together and are
+// at the trace's peak together, so that the most bytes alive at once is the sum of theirs.
+double run_lanes(Target& target, const Program& program, RunMode mode, std::vector<RunOutcome>& outcomes) {
   if (outcomes.size() == 1) {
     const auto start = Clock::now();
     outcomes[0] = target.run(0, program, mode);
     return since(start);
   }
   std::vector<Clock::time_point> starts(outcomes.size()), ends(outcomes.size());
-  std::barrier ready(static_cast<std::ptrdiff_t>(outcomes.size()));
+  std::barrier<> ready(static_cast<std::ptrdiff_t>(outcomes.size()));
+  mode.meeting = &ready;
   std::vector<std::thread> threads;
   for (unsigned lane = 0; lane < outcomes.size(); ++lane) {
     threads.emplace_back([&, lane] {

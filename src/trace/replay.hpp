@@ -29,7 +29,7 @@ std::optional<Policy> parse_policy(std::string_view text);
 // Why the policy cannot run on the device in this build; empty when it can.
 std::string unavailable(Policy policy, Device device);
 
-// A limit in bytes, or as a multiple of the trace's peak live bytes.
+// A limit in bytes, or as a multiple of the peak live bytes: the trace's, times the threads, which reach it together.
 struct MemoryLimit {
   std::uint64_t bytes = 0;
   double factor = 0;  // Used when not 0.
@@ -44,7 +44,7 @@ struct ReplayOptions {
   bool curves = false;  // An additional replay that records curves.
   std::optional<MemoryLimit> limit;
   std::uint64_t lag_us = 0;  // The model device runs this much behind the trace's clock.
-  unsigned threads = 1;      // Each replays the whole program, on one allocator.
+  unsigned threads = 1;      // Each replays the whole program, on one allocator; they meet at the program's peak.
   unsigned repeat = 1;       // Passes, on one allocator.
   // Called now and then, between passes and inside of untimed ones; the fraction done so far.
   std::function<void(double)> progress;
@@ -75,7 +75,7 @@ struct ReplayResult {
   std::uint64_t events = 0;     // In a pass, all threads together.
   double seconds = 0;           // Mean of the passes.
   double ns_per_event = 0;      // The same for one event.
-  std::uint64_t peak_live = 0;  // Bytes asked for; with several threads, the sum of theirs.
+  std::uint64_t peak_live = 0;  // Bytes asked for, alive at once; with several threads, of all together.
   std::uint64_t peak_reserved = 0;
   double ratio = 0;
   std::uint64_t driver_calls = 0;  // Of all passes, as the rest.

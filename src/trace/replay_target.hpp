@@ -4,6 +4,8 @@
 // everything else by one thread while no run() is going on.
 #pragma once
 
+#include <algorithm>
+#include <barrier>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -27,6 +29,9 @@ struct RunMode {
   bool touch = false;
   bool clocked = false;       // Tell the device the trace's time before each op.
   std::uint64_t base_us = 0;  // Added to the trace's times: passes follow each other.
+  // Where all lanes wait for each other at the trace's peak; null for one lane. Else lanes may run one after another,
+  // and their live bytes never add up.
+  std::barrier<>* meeting = nullptr;
 };
 
 struct RunOutcome {
@@ -94,11 +99,9 @@ inline void touch_pages(void* at, std::uint64_t bytes) {
 //   join(stream)                        before free_on, likewise: the program made the stream wait for the others
 // and is driven by one thread at a time.
 template <class Memory, bool kTouch, bool kClocked>
-RunOutcome run_ops(Memory& memory, typename Memory::Handle* handles, const Program& program, std::uint64_t base_us) {
-  RunOutcome outcome;
+void run_ops(Memory& memory, typename Memory::Handle* handles, const Program& program, std::uint64_t base_us,
+             const Op* op, const Op* end, RunOutcome& outcome) {
   const Op* const first = program.ops.data();
-  const Op* const end = first + program.ops.size();
-  const Op* op = first;
   while (op != end) {
     try {
       for (; op != end; ++op) {
@@ -121,17 +124,28 @@ RunOutcome run_ops(Memory& memory, typename Memory::Handle* handles, const Progr
       ++op;
     }
   }
+}
+
+template <class Memory, bool kTouch, bool kClocked>
+RunOutcome run_ops(Memory& memory, typename Memory::Handle* handles, const Program& program, const RunMode& mode) {
+  RunOutcome outcome;
+  const Op* const first = program.ops.data();
+  const Op* const end = first + program.ops.size();
+  const Op* const peak = mode.meeting != nullptr ? first + std::min(program.peak_op + 1, program.ops.size()) : first;
+  run_ops<Memory, kTouch, kClocked>(memory, handles, program, mode.base_us, first, peak, outcome);
+  if (mode.meeting != nullptr) mode.meeting->arrive_and_wait();
+  run_ops<Memory, kTouch, kClocked>(memory, handles, program, mode.base_us, peak, end, outcome);
   return outcome;
 }
 
 template <class Memory>
 RunOutcome run_ops(Memory& memory, typename Memory::Handle* handles, const Program& program, const RunMode& mode) {
   if (mode.clocked) {
-    return mode.touch ? run_ops<Memory, true, true>(memory, handles, program, mode.base_us)
-                      : run_ops<Memory, false, true>(memory, handles, program, mode.base_us);
+    return mode.touch ? run_ops<Memory, true, true>(memory, handles, program, mode)
+                      : run_ops<Memory, false, true>(memory, handles, program, mode);
   }
-  return mode.touch ? run_ops<Memory, true, false>(memory, handles, program, 0)
-                    : run_ops<Memory, false, false>(memory, handles, program, 0);
+  return mode.touch ? run_ops<Memory, true, false>(memory, handles, program, mode)
+                    : run_ops<Memory, false, false>(memory, handles, program, mode);
 }
 
 // The lanes of a target over Memory: what is the same for every policy.

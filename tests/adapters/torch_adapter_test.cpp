@@ -63,6 +63,9 @@ class TorchAdapter : public ::testing::Test {
   static void free(void* ptr, std::ptrdiff_t size, void* stream = nullptr) {
     adapter_->get<decltype(cistern_torch_free)>("cistern_torch_free")(ptr, size, 0, stream);
   }
+  static cistern_status stream_destroyed(int device, void* stream) {
+    return adapter_->get<decltype(cistern_torch_stream_destroyed)>("cistern_torch_stream_destroyed")(device, stream);
+  }
   static void reset() { adapter_->get<decltype(cistern_torch_reset)>("cistern_torch_reset")(); }
   static void begin(PoolId id, std::function<bool(void*)> filter) {
     adapter_->get<void(int, PoolId, std::function<bool(void*)>)>("cistern_torch_begin_pool")(0, id, std::move(filter));
@@ -129,6 +132,30 @@ TEST_F(TorchAdapter, AFreeOfAnotherSizeChangesNothing) {
     EXPECT_EQ(read().requested[0].current, 5000);
   }
   free(ptr, 5000);
+  EXPECT_EQ(read().requested[0].current, 0);
+}
+
+TEST_F(TorchAdapter, AFreeOfASmallerSizeLeavesNothingBehind) {
+  for (const std::ptrdiff_t asked : {1000, (1 << 20) + 100}) {
+    const int pool = asked < (1 << 20) ? 0 : 1;
+    void* const one = alloc(asked);
+    void* const two = alloc(asked);
+    free(one, 10);
+    EXPECT_EQ(read().count[pool].current, 1);
+    EXPECT_EQ(read().requested[pool].current, 2 * asked - 10);
+    free(two, asked);
+    const cistern_torch_figures left = read();
+    for (const auto* figures : {left.requested, left.count, left.capacity}) {
+      EXPECT_EQ(figures[0].current, 0);
+      EXPECT_EQ(figures[1].current, 0);
+    }
+  }
+  // Never less than nothing.
+  void* const one = alloc(1);
+  void* const two = alloc(1);
+  free(one, 500);
+  EXPECT_EQ(read().requested[0].current, 0);
+  free(two, 1);
   EXPECT_EQ(read().requested[0].current, 0);
 }
 
@@ -232,6 +259,40 @@ TEST_F(TorchAdapter, MemoryUsedOnAnotherStreamWaitsForIt) {
   EXPECT_EQ(library().violations(), std::vector<std::string>{});
 }
 
+TEST_F(TorchAdapter, ADestroyedStreamThatWasAnnouncedIsNotTouched) {
+  const auto other = library().stream(1);
+  for (int i = 0; i < 20; ++i) {
+    const auto stream = library().make_stream();
+    void* const freed = alloc(2 << 20, stream);
+    void* const kept = alloc(3 << 20, stream);
+    ASSERT_EQ(library().control.launch_fill(stream, reinterpret_cast<std::uintptr_t>(freed), 2 << 20, 5), 0);
+    free(freed, 2 << 20, stream);
+    ASSERT_EQ(stream_destroyed(0, stream), CISTERN_OK);
+    EXPECT_EQ(stream_destroyed(0, stream), CISTERN_OK) << "is none of the allocator's any more";
+    library().destroy_stream(stream);
+    void* const next = alloc(2 << 20, other);
+    ASSERT_EQ(library().control.launch_fill(other, reinterpret_cast<std::uintptr_t>(next), 2 << 20, 6), 0);
+    free(next, 2 << 20, other);
+    free(kept, 3 << 20, stream);
+  }
+  EXPECT_EQ(library().violations(), std::vector<std::string>{});
+}
+
+TEST_F(TorchAdapter, AStreamIsNewAfterItWasSaidToBeDestroyed) {
+  const auto stream = library().make_stream();
+  free(alloc(1 << 20, stream), 1 << 20, stream);
+  ASSERT_EQ(stream_destroyed(0, stream), CISTERN_OK);
+  free(alloc(1 << 20, stream), 1 << 20, stream);  // What this thread knew of it is forgotten.
+  ASSERT_EQ(stream_destroyed(0, stream), CISTERN_OK);
+  library().destroy_stream(stream);
+  EXPECT_EQ(stream_destroyed(0, nullptr), CISTERN_OK);
+  EXPECT_EQ(stream_destroyed(63, library().stream(1)), CISTERN_OK) << "nothing was ever allocated on it";
+  EXPECT_EQ(stream_destroyed(-1, library().stream(1)), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(stream_destroyed(64, nullptr), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(library().violations(), std::vector<std::string>{});
+}
+
+// After those above: leaves a stream behind that is gone.
 TEST_F(TorchAdapter, AStreamWhoseHandleCameBackIsAnotherStream) {
   for (int i = 0; i < 20; ++i) {
     const auto stream = library().make_stream();
@@ -243,13 +304,58 @@ TEST_F(TorchAdapter, AStreamWhoseHandleCameBackIsAnotherStream) {
   EXPECT_EQ(library().violations(), std::vector<std::string>{});
 }
 
-TEST_F(TorchAdapter, BaseAllocationIsTheBuffer) {
-  void* const ptr = alloc(1000);
-  std::size_t size = 0;
+TEST_F(TorchAdapter, BaseAllocationIsTheBufferAround) {
   const auto base = adapter_->get<decltype(cistern_torch_base_allocation)>("cistern_torch_base_allocation");
-  EXPECT_EQ(base(ptr, &size), ptr);
-  EXPECT_EQ(size, 1024U);
+  auto* const small = static_cast<char*>(alloc(1000));
+  auto* const neighbour = static_cast<char*>(alloc(1000));
+  auto* const large = static_cast<char*>(alloc(5 << 20));
+  auto* const empty = static_cast<char*>(alloc(0));
+  const auto expect = [&](char* at, char* start, std::size_t bytes) {
+    std::size_t size = 77;
+    EXPECT_EQ(base(at, &size), start);
+    EXPECT_EQ(size, bytes);
+    EXPECT_EQ(base(at, nullptr), start);
+  };
+  for (const std::ptrdiff_t at : {0, 1, 1000, 1023}) expect(small + at, small, 1024);
+  expect(neighbour + 5, neighbour, 1024);
+  for (const std::ptrdiff_t at : {0, 1, (5 << 20) - 1}) expect(large + at, large, 5 << 20);
+  expect(empty, empty, 0);
+  expect(empty + 1, empty + 1, 0);
+  int outside = 0;
+  expect(reinterpret_cast<char*>(&outside), reinterpret_cast<char*>(&outside), 0);
+  expect(nullptr, nullptr, 0);
+  free(neighbour, 1000);
+  expect(neighbour + 5, neighbour + 5, 0);
+  free(small, 1000);
+  free(large, 5 << 20);
+  free(empty, 0);
+}
+
+TEST_F(TorchAdapter, NullIsTakenAsTheHeaderSays) {
+  const auto zero_of = [](auto* function) {
+    std::size_t count = 77;
+    EXPECT_EQ(function(nullptr, &count), nullptr);
+    EXPECT_EQ(count, 0U);
+    EXPECT_EQ(function(nullptr, nullptr), nullptr);
+  };
+  zero_of(adapter_->get<decltype(cistern_torch_segments)>("cistern_torch_segments"));
+  zero_of(adapter_->get<decltype(cistern_torch_blocks)>("cistern_torch_blocks"));
+  zero_of(adapter_->get<decltype(cistern_torch_events)>("cistern_torch_events"));
+  const auto take = adapter_->get<decltype(cistern_torch_take_snapshot)>("cistern_torch_take_snapshot");
+  const auto drop = adapter_->get<decltype(cistern_torch_drop_snapshot)>("cistern_torch_drop_snapshot");
+  EXPECT_EQ(take(nullptr), CISTERN_INVALID_ARGUMENT);
+  drop(nullptr);
+  void* const ptr = alloc(1000);
+  cistern_torch_snapshot* snapshot = nullptr;
+  ASSERT_EQ(take(&snapshot), CISTERN_OK);
+  EXPECT_NE(adapter_->get<decltype(cistern_torch_blocks)>("cistern_torch_blocks")(snapshot, nullptr), nullptr);
+  drop(snapshot);
   free(ptr, 1000);
+  EXPECT_EQ(adapter_->get<decltype(cistern_torch_get_figures)>("cistern_torch_get_figures")(0, nullptr),
+            CISTERN_INVALID_ARGUMENT);
+  const auto record = adapter_->get<decltype(cistern_torch_record_stream)>("cistern_torch_record_stream");
+  record(nullptr, library().stream(1));
+  record(&snapshot, nullptr);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <thread>
@@ -68,6 +69,49 @@ TEST(Fork, WhileOtherThreadsAllocate) {
   for (std::thread& thread : threads) thread.join();
   for (const std::string& message : allocation::device_allocator(Device::cpu()).check_invariants()) {
     ADD_FAILURE() << message;
+  }
+}
+
+TEST(Fork, WhileOtherThreadsUseASecondAllocator) {
+  Allocator& a = system_allocator();
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    const Stream stream(Device::cpu());
+    while (!stop) a.free(a.malloc(64, stream), stream);
+  });
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(in_child([&] {
+                alarm(10);
+                const Stream stream(Device::cpu());
+                a.free(a.malloc(64, stream), stream);
+                return 0;
+              }),
+              0);
+  }
+  stop = true;
+  other.join();
+}
+
+TEST(Fork, WhileAnotherThreadMakesAnAllocator) {
+  // Each device is made once, so that the race is run in processes of their own.
+  for (int run = 0; run < 10; ++run) {
+    EXPECT_EQ(in_child([] {
+                static_cast<void>(allocator(Device::model(62)));  // From here on forks are known of.
+                std::thread other([] {
+                  for (int i = 0; i < 60; ++i) static_cast<void>(allocator(Device::model(i)));
+                });
+                int worst = 0;
+                for (int i = 0; i < 10; ++i) {
+                  worst = std::max(worst, std::abs(in_child([] {
+                                     alarm(10);
+                                     static_cast<void>(allocator(Device::model(63)));
+                                     return 0;
+                                   })));
+                }
+                other.join();
+                return worst;
+              }),
+              0);
   }
 }
 

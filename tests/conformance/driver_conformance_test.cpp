@@ -179,46 +179,6 @@ TEST_P(MappedConformance, AMovedPieceBringsItsBytesOrShowsZeros) {
   EXPECT_EQ(driver().destroy(piece), Status::ok);
 }
 
-TEST_P(MappedConformance, SplitKeepsTheBytesOfItsParts) {
-  const Physical whole = create(8);
-  ASSERT_EQ(map(4, whole, 8), Status::ok);
-  const auto bytes = pattern(8 * cell_, 5);
-  if (GetParam().stores_bytes) write(at(4), bytes);
-  const Physical a = create(1), b = create(2);
-  const std::array<Part, 2> parts{Part{at(5), cell_, a}, Part{at(8), 2 * cell_, b}};
-  ASSERT_EQ(driver().synchronize_device(), Status::ok);
-  const Status status = driver().split(at(4), 8 * cell_, parts);
-  if (status == Status::unsupported) {
-    EXPECT_EQ(unmap(4, 8), Status::ok);
-  } else {
-    ASSERT_EQ(status, Status::ok) << driver().error_text();
-    if (GetParam().stores_bytes) {
-      const auto slice = [&](std::size_t from, std::size_t cells) {
-        const auto start = bytes.begin() + static_cast<std::ptrdiff_t>(from * cell_);
-        return std::vector<std::uint8_t>(start, start + static_cast<std::ptrdiff_t>(cells * cell_));
-      };
-      EXPECT_EQ(read(at(5), cell_), slice(1, 1));
-      EXPECT_EQ(read(at(8), 2 * cell_), slice(4, 2));
-    }
-    // The rest can be mapped anew, also with the piece that was there.
-    EXPECT_EQ(driver().destroy(whole), Status::ok);
-    const Physical c = create(2);
-    EXPECT_EQ(map(6, c, 2), Status::ok) << driver().error_text();
-    if (GetParam().stores_bytes && capabilities().fresh_is_zero) {
-      EXPECT_EQ(read(at(6), 2 * cell_), std::vector<std::uint8_t>(2 * cell_));
-    }
-    EXPECT_EQ(unmap(6, 2), Status::ok);
-    EXPECT_EQ(driver().destroy(c), Status::ok);
-    EXPECT_EQ(unmap(5, 1), Status::ok);
-    EXPECT_EQ(unmap(8, 2), Status::ok);
-  }
-  if (status == Status::unsupported) {
-    EXPECT_EQ(driver().destroy(whole), Status::ok);
-  }
-  EXPECT_EQ(driver().destroy(a), Status::ok);
-  EXPECT_EQ(driver().destroy(b), Status::ok);
-}
-
 TEST_P(MappedConformance, MisuseIsRefusedAndChangesNothing) {
   CISTERN_NEEDS(GetParam().refuses_misuse);
   expect_complaints();
@@ -241,19 +201,11 @@ TEST_P(MappedConformance, MisuseIsRefusedAndChangesNothing) {
   EXPECT_EQ(driver().unreserve(base_, kCells * cell_), Status::failed) << "something is mapped";
   EXPECT_EQ(driver().unreserve(base_ + cell_, cell_), Status::failed) << "not a whole range";
   EXPECT_FALSE(driver().error_text().empty());
-  const Physical c = create(1);
-  const std::array<Part, 1> outside{Part{at(6), cell_, c}};
-  EXPECT_EQ(driver().split(at(4), 2 * cell_, outside), Status::failed);
-  const std::array<Part, 1> shown{Part{at(4), 2 * cell_, a}};
-  EXPECT_EQ(driver().split(at(4), 2 * cell_, shown), Status::failed);
-  const std::array<Part, 2> twice{Part{at(4), cell_, c}, Part{at(5), cell_, c}};
-  EXPECT_EQ(driver().split(at(4), 2 * cell_, twice), Status::failed);
   // Everything is as it was.
   EXPECT_EQ(unmap(4, 2), Status::ok);
   EXPECT_EQ(driver().destroy(a), Status::ok);
   EXPECT_EQ(driver().destroy(a), Status::failed) << "twice";
   EXPECT_EQ(driver().destroy(b), Status::ok);
-  EXPECT_EQ(driver().destroy(c), Status::ok);
 }
 
 TEST_P(MappedConformance, FillAndCopyInStreamOrder) {

@@ -42,9 +42,6 @@ class FaultyDriver final : public Driver {
   Status unmap(Address at, std::size_t bytes) override {
     return go(Call::unmap, [&] { return below_->unmap(at, bytes); });
   }
-  Status split(Address at, std::size_t bytes, std::span<const Part> parts) override {
-    return go(Call::split, [&] { return below_->split(at, bytes, parts); });
-  }
   Status create_segment(std::size_t bytes, Segment& out) override {
     return go(Call::create_segment, [&] { return below_->create_segment(bytes, out); });
   }
@@ -97,6 +94,8 @@ class FaultyDriver final : public Driver {
   void* make_stream() override { return below_->make_stream(); }
   void drop_stream(void* native) override { below_->drop_stream(native); }
   void begin_capture() override { below_->begin_capture(); }
+  bool shared_handle(void* native) const override { return below_->shared_handle(native); }
+  bool blocking(void* native) override { return below_->blocking(native); }
   void end_capture() override { below_->end_capture(); }
   std::uint64_t stream_id(void* native) override { return below_->stream_id(native); }
   Status record(void* stream, Event& out) override {

@@ -90,21 +90,6 @@ class FakeBacking : public Backing {
     device_.orders.emplace_back(earlier, later);
     return true;
   }
-  bool replace(Cell at, std::uint32_t cells, const Part* parts, std::size_t count) override {
-    if (device_.fails()) return false;
-    unmap(at, behind(raw(at)).first, cells);
-    for (std::size_t i = 0; i < count; ++i) {
-      require(raw(parts[i].at) >= raw(at) && raw(parts[i].at) + parts[i].cells <= raw(at) + cells,
-              "a part lies in the piece that it replaces");
-      ++find(parts[i].piece, parts[i].cells)->second.mapped;
-      for (std::uint32_t c = raw(parts[i].at); c < raw(parts[i].at) + parts[i].cells; ++c) {
-        require(shown_.emplace(c, Mapping{parts[i].piece, raw(parts[i].at), parts[i].cells}).second,
-                "parts do not overlap");
-      }
-    }
-    return true;
-  }
-
   bool shows(std::uint32_t cell) const { return shown_.contains(cell); }
   // The physical cell behind one of the range: its piece, and its number in there.
   std::pair<Piece, std::uint32_t> behind(std::uint32_t cell) const {

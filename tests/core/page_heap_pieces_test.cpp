@@ -197,24 +197,6 @@ TEST(Pieces, OfAHeldHeapArePinnedByNobody) {
   }
 }
 
-TEST(Pieces, OfAHeldHeapAreNotSplit) {
-  for (const bool hold : {false, true}) {
-    HeapFixture f(HeapFixture::limited(512 * MiB));
-    PageHeap& heap = *f.heaps[0];
-    std::vector<HeapNode*> nodes;
-    while (f.group.reserved() + 10 * MiB <= 512 * MiB) {
-      nodes.push_back(heap.allocate(7 * MiB, 512, kFirst));
-      ASSERT_NE(heap.allocate(1 * MiB, 512, kFirst), nullptr);
-    }
-    for (HeapNode* node : nodes) heap.free(node);
-    const std::uint64_t half = (512 * MiB - f.group.live()) / 2 / kCell * kCell;
-    heap.hold(hold);
-    EXPECT_EQ(heap.allocate(half, 512, kFirst) == nullptr, hold);
-    EXPECT_EQ(f.group.counts().split == 0, hold);
-    EXPECT_EQ(broken(f.group), "");
-  }
-}
-
 TEST(Runs, AskOnlyForThePartThatIsTaken) {
   HeapFixture f;
   PageHeap& heap = *f.heaps[0];

@@ -112,43 +112,6 @@ TEST(PageHeap, LimitHoldsAndFailureChangesNothing) {
   f.heaps[0]->free(all);
 }
 
-TEST(PageHeap, SplitsAPieceThatFewBytesPin) {
-  // Pieces of four cells under the limit, each kept by one small block; the large block fits only if they are split.
-  HeapFixture f(HeapFixture::limited(512 * MiB));
-  std::vector<HeapNode*> pins;
-  std::vector<HeapNode*> fill;
-  // The last cell stays free for the splits; a request that finds nothing else would take it.
-  while (f.group.reserved() + 10 * MiB <= 512 * MiB) {
-    fill.push_back(f.heaps[0]->allocate(7 * MiB, 512, kFirst));
-    pins.push_back(f.heaps[0]->allocate(1 * MiB, 512, kFirst));
-    ASSERT_NE(pins.back(), nullptr);
-  }
-  for (HeapNode* n : fill) f.heaps[0]->free(n);
-  const std::uint64_t free_bytes = 512 * MiB - f.group.live();
-  HeapNode* large = f.heaps[0]->allocate(free_bytes / 2 / kCell * kCell, 512, kFirst);
-  ASSERT_NE(large, nullptr);
-  EXPECT_GT(f.group.counts().split, 0U);
-  EXPECT_LE(f.group.reserved(), 512 * MiB);
-  EXPECT_EQ(broken(f.group), "");
-}
-
-TEST(PageHeap, PinnedBlocksKeepTheirPieces) {
-  HeapFixture f(HeapFixture::limited(128 * MiB));
-  std::vector<HeapNode*> pins;
-  std::vector<HeapNode*> fill;
-  while (HeapNode* n = f.heaps[0]->allocate(3 * MiB, 512, kFirst)) {
-    fill.push_back(n);
-    HeapNode* pin = f.heaps[0]->allocate(1 * MiB, 512, kFirst);
-    if (pin == nullptr) break;
-    f.heaps[0]->pin(pin);
-    pins.push_back(pin);
-  }
-  for (HeapNode* n : fill) f.heaps[0]->free(n);
-  f.heaps[0]->allocate(64 * MiB, 512, kFirst);
-  EXPECT_EQ(f.group.counts().split, 0U);
-  EXPECT_EQ(broken(f.group), "");
-}
-
 TEST(PageHeap, TrimReturnsEverythingFree) {
   HeapFixture f;
   HeapNode* a = f.heaps[0]->allocate(100 * MiB, 512, kFirst);

@@ -88,22 +88,6 @@ TEST_F(CpuDriverTest, CommitsNothingBeforeTheTouchAndGivesItBackAtTheUnmap) {
 #endif
 }
 
-TEST_F(CpuDriverTest, SplitGivesBackWhatNoPartCovers) {
-  mapped(0, 8);
-  std::memset(bytes_at(base_), 7, 8 * kCell);
-  Physical a{};
-  ASSERT_EQ(driver_->create(2 * kCell, a), Status::ok);
-  const std::array<Part, 1> parts{Part{base_ + 3 * kCell, 2 * kCell, a}};
-  ASSERT_EQ(driver_->split(base_, 8 * kCell, parts), Status::ok) << driver_->error_text();
-#if defined(__linux__)
-  EXPECT_EQ(resident(base_, 8 * kCell), 2 * kCell);
-#endif
-  EXPECT_EQ(bytes_at(base_ + 3 * kCell)[0], 7);
-  EXPECT_EQ(bytes_at(base_ + 5 * kCell)[-1], 7);
-  EXPECT_EQ(bytes_at(base_ + 3 * kCell)[-1], 0);
-  EXPECT_EQ(bytes_at(base_ + 5 * kCell)[0], 0);
-}
-
 TEST_F(CpuDriverTest, HandlesCostNoSystemCall) {
   const std::uint64_t before = driver_->calls();
   mapped(0, 1);

@@ -32,9 +32,9 @@ class CudaCapture : public CudaTest {
     driver.passed(b);
     EXPECT_EQ(driver.synchronize(a), Status::ok);
     EXPECT_EQ(driver.synchronize(b), Status::ok);
-    const std::array<Part, 1> parts{Part{base + cell, cell, part}};
-    EXPECT_EQ(driver.split(base, 2 * cell, parts), Status::ok) << driver.error_text();
-    EXPECT_EQ(driver.unmap(base + cell, cell), Status::ok);
+    EXPECT_EQ(driver.map(base + 2 * cell, part, cell), Status::ok);
+    EXPECT_EQ(driver.unmap(base + 2 * cell, cell), Status::ok);
+    EXPECT_EQ(driver.unmap(base, 2 * cell), Status::ok);
     EXPECT_EQ(driver.allocate_host(HostKind::unified, 1000, host), Status::ok);
     EXPECT_EQ(driver.allocate_host(HostKind::pinned, 1000, pinned), Status::ok);
     EXPECT_EQ(driver.wrap(memory.data(), memory.size(), object), Status::ok);

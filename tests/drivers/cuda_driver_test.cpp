@@ -272,6 +272,21 @@ TEST_F(CudaDriverTest, AnExportedPieceIsTheSameMemory) {
   EXPECT_EQ(other->import_piece(-1, mapped.bytes(), imported), Status::failed);
 }
 
+TEST_F(CudaDriverTest, MemoryThatIsRegisteredInPartIsRefused) {
+  const auto driver = make();
+  alignas(4096) static std::array<unsigned char, 16384> memory;
+  void *part = nullptr, *whole = nullptr;
+  ASSERT_EQ(driver->wrap(memory.data(), 4096, part), Status::ok) << driver->error_text();
+  EXPECT_EQ(driver->wrap(memory.data(), memory.size(), whole), Status::failed);
+  driver->unwrap(part);
+  EXPECT_EQ(control().calls("cuMemHostUnregister"), 1u);
+  ASSERT_EQ(driver->wrap(memory.data(), memory.size(), whole), Status::ok) << driver->error_text();
+  EXPECT_EQ(driver->fill(address(whole) + 8192, 5, 100, nullptr), Status::ok);
+  EXPECT_EQ(driver->synchronize_device(), Status::ok);
+  driver->unwrap(whole);
+  EXPECT_EQ(control().calls("cuMemHostUnregister"), 2u);
+}
+
 TEST_F(CudaDriverTest, WrappedHostMemoryIsRegisteredOnceAndDeviceMemoryNotAtAll) {
   const auto driver = make();
   alignas(4096) static std::array<unsigned char, 65536> memory;

@@ -8,25 +8,14 @@
 #include <utility>
 
 #include "cistern/error.hpp"
-#include "cistern/planned_arena.hpp"
-#include "pool/counting_allocator.hpp"
+#include "pool/planned_arena_fixture.hpp"
 
 namespace cistern {
 namespace {
 
-const Stream kStream{Device::cpu()};
+using namespace testing::planned;
+
 constexpr std::size_t kBytes = 1000;
-
-ArenaOptions at_once() {
-  ArenaOptions options;
-  options.background = false;
-  options.plan_time = std::chrono::duration<double>(0.02);
-  return options;
-}
-
-void expect_rules(const PlannedArena& arena) {
-  for (const std::string& rule : arena.check_invariants()) ADD_FAILURE() << "broken: " << rule;
-}
 
 void run_two(PlannedArena& arena) {
   (void)arena.alloc(DType::u8, Shape{kBytes});

@@ -25,7 +25,7 @@ int faults = 0;
 
 class Workload {
  public:
-  // `limit`: 0 for none. Near it pieces leave, and are split.
+  // `limit`: 0 for none. Near it pieces leave.
   Workload(std::size_t limit, std::size_t number) : limit_(limit), number_(number) {
     if (limit != 0) allocator_.set_memory_limit(limit);
     live_.reserve(kSteps);

@@ -86,6 +86,31 @@ class AdapterTest(unittest.TestCase):
         self.assertIsNone(_library.load().cistern_torch_try_alloc(1, 64, None))
         self.assertIn("device 64", _library.load().cistern_last_error().decode())
 
+    def test_numbers_that_c_would_change_are_refused(self):
+        def refused(kind, text, call, *arguments):
+            with self.assertRaisesRegex(kind, text):
+                call(*arguments)
+
+        limit = _library.stats(0).memory_limit
+        for value in (-1, 2**64, 2**70):
+            refused(ValueError, f"limit in bytes {value}: expected", _library.set_limit, "cistern_set_memory_limit", value, 0)
+            refused(ValueError, f"history {value}: expected", snapshot.record, value)
+        refused(TypeError, "history 1.5: expected a whole number", snapshot.record, 1.5)
+        self.assertEqual(_library.stats(0).memory_limit, limit)
+        for device in (-1, 64, 2**32):
+            for call in (_library.stats, _library.figures, figures.nested, figures.reset_peaks, figures.reset_accumulated):
+                refused(ValueError, f"device {device}: expected 0 to 63", call, device)
+        refused(ValueError, "number of devices -1", snapshot.take, -1)
+        refused(TypeError, "pickle protocol None", snapshot.save, "unused", None)
+        self.assertEqual(_library.set_limit("cistern_set_memory_limit", 2**64 - 1, 0), limit)
+        self.assertEqual(_library.set_limit("cistern_set_memory_limit", limit, 0), 2**64 - 1)
+
+    def test_a_destroyed_stream(self):
+        _library.stream_destroyed(0, 0)
+        _library.stream_destroyed(0x1000, 63)  # Nothing was ever allocated there.
+        with self.assertRaisesRegex(ValueError, "stream -1: expected"):
+            _library.stream_destroyed(-1, 0)
+
     def test_another_library_is_refused_by_name(self):
         environment = dict(os.environ, CISTERN_TORCH_LIBRARY=os.environ["CISTERN_CUDA_LIBRARY"],
                            PYTHONPATH=os.path.join(ROOT, "python"), PYTHONDONTWRITEBYTECODE="1")

@@ -149,6 +149,26 @@ TEST_P(EveryPolicy, ThreadsShareOneAllocator) {
   EXPECT_EQ(result.failed, 0U) << result.first_failure;
   EXPECT_EQ(result.events, 3 * program.ops.size());
   EXPECT_EQ(result.peak_live, 3 * program.peak_live);
+  // The sum is really reached, in each pass, however few processors there are.
+  for (const PassFigures& pass : result.passes) EXPECT_GE(pass.peak_reserved, result.peak_live);
+  EXPECT_GE(result.ratio, 1.0);
+}
+
+// Of threads that run one after another each would find room.
+TEST(Replay, ThreadsMeetAtThePeak) {
+  Maker maker;
+  maker.free(maker.allocate(std::uint64_t{8} << 20));
+  for (const Policy policy : {Policy::cistern, Policy::system}) {
+    ReplayOptions options;
+    options.policy = policy;
+    options.device = Device::model();
+    options.threads = 3;
+    options.repeat = 10;
+    options.limit = MemoryLimit{0, 0.7};  // Of two.
+    const ReplayResult result = replay(maker.program(), options);
+    EXPECT_EQ(result.failed, 10U) << result.first_failure;
+    for (const PassFigures& pass : result.passes) EXPECT_EQ(pass.peak_reserved, std::uint64_t{16} << 20);
+  }
 }
 
 TEST(Replay, AFactorCountsTheLiveBytesOfAllThreads) {

@@ -29,6 +29,11 @@ Figures& figures_of(int device) {
 
 // --- Figures --------------------------------------------------------------------------------------------------------
 
+namespace {
+// By the capacity, which is the same when the buffer is freed, whatever size the caller says then.
+std::size_t pool_of(std::size_t capacity) { return capacity <= kSmallBytes ? 0 : 1; }
+}  // namespace
+
 void Figures::grow(cistern_torch_figure& figure, std::int64_t by) {
   figure.current += by;
   if (by <= 0) return;
@@ -37,7 +42,7 @@ void Figures::grow(cistern_torch_figure& figure, std::int64_t by) {
 }
 
 void Figures::add(std::size_t requested, std::size_t capacity) {
-  const std::size_t pool = requested <= kSmallBytes ? 0 : 1;
+  const std::size_t pool = pool_of(capacity);
   const std::lock_guard lock(mutex_);
   grow(f_.count[pool], 1);
   grow(f_.requested[pool], static_cast<std::int64_t>(requested));
@@ -48,10 +53,13 @@ void Figures::add(std::size_t requested, std::size_t capacity) {
 }
 
 void Figures::subtract(std::size_t requested, std::size_t capacity) {
-  const std::size_t pool = requested <= kSmallBytes ? 0 : 1;
+  const std::size_t pool = pool_of(capacity);
   const std::lock_guard lock(mutex_);
   grow(f_.count[pool], -1);
-  grow(f_.requested[pool], -static_cast<std::int64_t>(requested));
+  // A caller that frees with another size than it asked for is found out when nothing is left, at the latest.
+  cistern_torch_figure& sum = f_.requested[pool];
+  const std::int64_t all = sum.current;
+  grow(sum, f_.count[pool].current == 0 ? -all : -std::min(static_cast<std::int64_t>(requested), all));
   grow(f_.capacity[pool], -static_cast<std::int64_t>(capacity));
 }
 

@@ -15,10 +15,13 @@ namespace {
 
 std::atomic<cistern_torch_out_of_memory> out_of_memory_handler{nullptr};
 
+std::atomic<std::uint64_t> streams_destroyed{0};  // How many were said to be: what threads know of streams is old then.
+
 struct KnownStream {
   int device = -1;
   void* native = nullptr;
   std::uint64_t driver_id = 0;
+  std::uint64_t destroyed = 0;  // The count when it was asked for.
   std::optional<Stream> value;
 };
 
@@ -31,9 +34,13 @@ Stream stream_of(allocation::DeviceAllocator& allocator, int device, void* nativ
   const auto slot = (reinterpret_cast<std::uintptr_t>(native) >> 6) % kKept;
   KnownStream& entry = known[slot];
   const std::uint64_t id = allocator.driver().stream_id(native);
-  if (entry.value && entry.device == device && entry.native == native && entry.driver_id == id) return *entry.value;
+  const std::uint64_t destroyed = streams_destroyed.load(std::memory_order_relaxed);
+  if (entry.value && entry.device == device && entry.native == native && entry.driver_id == id &&
+      entry.destroyed == destroyed) {
+    return *entry.value;
+  }
   const Stream stream = allocator.stream(native);
-  entry = {device, native, id, stream};
+  entry = {device, native, id, destroyed, stream};
   return stream;
 }
 
@@ -48,6 +55,33 @@ void for_each_used(Visit visit) {
   for (int device = 0; device < kMaxDevices; ++device) {
     if (Books::get().used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed)) visit(device);
   }
+}
+
+// One that the allocator never saw is left alone.
+void forget_stream(allocation::DeviceAllocator& allocator, void* native) {
+  const std::uint64_t id = allocator.driver().stream_id(native);
+  if (id != 0) {  // Else stream() says why.
+    allocation::Central& central = allocator.central();
+    const allocation::Central::Lock lock(central);
+    if (central.streams().find(id) == nullptr) return;
+  }
+  allocator.stream_destroyed(allocator.stream(native));
+  streams_destroyed.fetch_add(1, std::memory_order_relaxed);
+}
+
+// The live buffer around an address; null when there is none. Looks at the whole map where it is no buffer's start.
+Buffer buffer_around(allocation::DeviceAllocator& allocator, const void* ptr) {
+  if (const Buffer exact = allocator.find(ptr)) return exact;
+  const auto address = reinterpret_cast<std::uintptr_t>(ptr);
+  for (const MemorySegment& segment : allocator.map()) {
+    if (address < segment.address || address - segment.address >= segment.bytes) continue;
+    for (const MemoryRange& range : segment.ranges) {
+      if (!range.live || address < range.address || address - range.address >= range.bytes) continue;
+      const Buffer found = allocator.find(reinterpret_cast<const void*>(range.address));
+      return found && address - range.address < found.size() ? found : Buffer{};
+    }
+  }
+  return {};
 }
 
 [[noreturn]] void fail(const out_of_memory& error, int device, std::size_t bytes, void* stream) {
@@ -150,14 +184,14 @@ void cistern_torch_memory_fraction(double fraction, int device) {
 }
 
 void* cistern_torch_base_allocation(void* ptr, size_t* size) {
-  void* base = ptr;
-  for_each_used([&](int device) {
-    const Buffer buffer = allocator_for(device).find(ptr);
-    if (!buffer) return;
-    base = buffer.ptr();
-    if (size != nullptr) *size = buffer.size();
-  });
-  return base;
+  Buffer found;
+  if (ptr != nullptr) {
+    for_each_used([&](int device) {
+      if (!found) found = buffer_around(allocator_for(device), ptr);
+    });
+  }
+  if (size != nullptr) *size = found.size();
+  return found ? found.ptr() : ptr;
 }
 
 void cistern_torch_record_stream(void* ptr, void* stream) {
@@ -169,6 +203,14 @@ void cistern_torch_record_stream(void* ptr, void* stream) {
     if (found || !buffer) return;
     found = true;
     allocator.record_use(buffer, stream_of(allocator, device, stream));
+  });
+}
+
+cistern_status cistern_torch_stream_destroyed(int device, void* stream) {
+  return c::guarded([&] {
+    checked_device(device);
+    const bool used = Books::get().used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+    if (stream != nullptr && used) forget_stream(allocator_for(device), stream);
   });
 }
 

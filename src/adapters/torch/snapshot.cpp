@@ -28,6 +28,13 @@ void add_device(cistern_torch_snapshot& snapshot, int device) {
   }
 }
 
+template <class T>
+const T* array_of(const cistern_torch_snapshot* snapshot, std::vector<T> cistern_torch_snapshot::*array,
+                  std::size_t* count) {
+  if (count != nullptr) *count = snapshot != nullptr ? (snapshot->*array).size() : 0;
+  return snapshot != nullptr ? (snapshot->*array).data() : nullptr;
+}
+
 }  // namespace
 }  // namespace cistern::torch_adapter
 
@@ -78,16 +85,13 @@ cistern_status cistern_torch_take_snapshot(cistern_torch_snapshot** out) {
 void cistern_torch_drop_snapshot(cistern_torch_snapshot* snapshot) { delete snapshot; }
 
 const cistern_torch_segment* cistern_torch_segments(const cistern_torch_snapshot* snapshot, size_t* count) {
-  *count = snapshot->segments.size();
-  return snapshot->segments.data();
+  return array_of(snapshot, &cistern_torch_snapshot::segments, count);
 }
 const cistern_torch_block* cistern_torch_blocks(const cistern_torch_snapshot* snapshot, size_t* count) {
-  *count = snapshot->blocks.size();
-  return snapshot->blocks.data();
+  return array_of(snapshot, &cistern_torch_snapshot::blocks, count);
 }
 const cistern_torch_event* cistern_torch_events(const cistern_torch_snapshot* snapshot, size_t* count) {
-  *count = snapshot->events.size();
-  return snapshot->events.data();
+  return array_of(snapshot, &cistern_torch_snapshot::events, count);
 }
 
 }  // extern "C"

@@ -67,7 +67,6 @@ class CpuDriver final : public Driver {
   Status destroy(Physical piece) override;
   Status map(Address at, Physical piece, std::size_t bytes) override;
   Status unmap(Address at, std::size_t bytes) override;
-  Status split(Address at, std::size_t bytes, std::span<const Part> parts) override;
 
   Status create_segment(std::size_t, Segment&) override { return unsupported("segments"); }
   Status destroy_segment(const Segment&) override { return unsupported("segments"); }
@@ -264,47 +263,6 @@ Status CpuDriver::unmap(Address at, std::size_t bytes) {
   if (const Status status = discard(at, bytes); status != Status::ok) return status;
   --pieces_.find(found->second.piece)->second.maps;
   mappings_.erase(found);
-  return Status::ok;
-}
-
-Status CpuDriver::split(Address at, std::size_t bytes, std::span<const Part> parts) {
-  const auto old = mappings_.find(at);
-  if (old == mappings_.end() || old->second.bytes != bytes) return failed("split: not a whole mapping");
-  Mappings fresh;
-  Address end = at;
-  for (const Part& part : parts) {
-    const auto piece = pieces_.find(static_cast<std::uint64_t>(part.piece));
-    if (piece == pieces_.end() || piece->second.bytes != part.bytes) return failed("split: no such piece of this size");
-    if (piece->second.maps != 0) return failed("split: the new piece is mapped");
-    for (const auto& [other_at, other] : fresh) {
-      if (other.piece == piece->first) return failed("split: the same piece twice");
-    }
-    if (part.at < end || part.at % kGranularity != 0 || part.at >= at + bytes || part.bytes > at + bytes - part.at) {
-      return failed("split: parts out of order or out of the range");
-    }
-    end = part.at + part.bytes;
-    try {
-      fresh.emplace(part.at, Mapping{part.bytes, piece->first});
-    } catch (const std::exception&) {
-      last_error.set("no memory for the driver's own records");
-      return Status::out_of_memory;
-    }
-  }
-  // The bytes belong to the address: keeping a part means leaving it alone.
-  end = at;
-  for (const Part& part : parts) {
-    if (part.at != end) {
-      if (const Status status = discard(end, part.at - end); status != Status::ok) return status;
-    }
-    end = part.at + part.bytes;
-  }
-  if (end != at + bytes) {
-    if (const Status status = discard(end, at + bytes - end); status != Status::ok) return status;
-  }
-  for (const Part& part : parts) ++pieces_.find(static_cast<std::uint64_t>(part.piece))->second.maps;
-  --pieces_.find(old->second.piece)->second.maps;
-  mappings_.erase(old);
-  mappings_.merge(fresh);
   return Status::ok;
 }
 

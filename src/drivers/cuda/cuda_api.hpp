@@ -184,6 +184,7 @@ enum class Need : std::uint8_t { required, optional };
   X(stream_create, "cuStreamCreate", 2000, "cuStreamCreate", required, Stream*, unsigned)                              \
   X(stream_destroy, "cuStreamDestroy", 4000, "cuStreamDestroy_v2", required, Stream)                                   \
   X(stream_synchronize, "cuStreamSynchronize", 2000, "cuStreamSynchronize", required, Stream)                          \
+  X(stream_flags, "cuStreamGetFlags", 5050, "cuStreamGetFlags", required, Stream, unsigned*)                           \
   X(stream_wait, "cuStreamWaitEvent", 3020, "cuStreamWaitEvent", required, Stream, EventHandle, unsigned)              \
   X(stream_capturing, "cuStreamIsCapturing", 10000, "cuStreamIsCapturing", required, Stream, int*)                     \
   X(stream_context, "cuStreamGetCtx", 9020, "cuStreamGetCtx", required, Stream, Context*)                              \

@@ -10,11 +10,6 @@ namespace {
 // Bytes that nobody has, refused without a call: the vendor's call would only say that the number is wrong.
 constexpr std::size_t kTooMany = SIZE_MAX / 2;
 
-Status failed(const char* text) {
-  set_last_error("%s", text);
-  return Status::failed;
-}
-
 Status too_many(std::size_t bytes) {
   set_last_error("%zu bytes are more than any memory has", bytes);
   return Status::out_of_memory;
@@ -38,8 +33,7 @@ Status CudaDriver::create_segment(std::size_t bytes, Segment& out) {
     segments_.insert(base);
   } catch (const std::exception&) {
     insist([&] { return api_.memory_free(base); });
-    set_last_error("no memory for the driver's own records");
-    return Status::out_of_memory;
+    return no_records();
   }
   out = {pointer(base), base, bytes};
   return Status::ok;
@@ -132,7 +126,9 @@ Status CudaDriver::wrap(void* ptr, std::size_t bytes, void*& object) {
         end_wrap(registered);
         return shown;
       }
-    } else if (const auto around = registered_around(at, bytes); around != registered_.end()) {
+    } else if (const auto around = registered_around(at, 1); around != registered_.end()) {
+      // The device would reach only a part of it, and the vendor registers no memory twice.
+      if (registered_around(at, bytes) != around) return failed("wrap: a part of the memory is wrapped already");
       registered = around->first;
       ++around->second.wraps;
     }
@@ -141,8 +137,7 @@ Status CudaDriver::wrap(void* ptr, std::size_t bytes, void*& object) {
     ++entry.count;
   } catch (const std::exception&) {
     end_wrap(registered);
-    set_last_error("no memory for the driver's own records");
-    return Status::out_of_memory;
+    return no_records();
   }
   object = pointer(seen);
   return Status::ok;

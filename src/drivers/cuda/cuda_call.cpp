@@ -25,6 +25,16 @@ void set_last_error(const char* format, ...) noexcept {
   error_text.set("%s", text);
 }
 
+Status failed(const char* text) noexcept {
+  error_text.set("%s", text);
+  return Status::failed;
+}
+
+Status no_records() noexcept {
+  error_text.set("no memory for the driver's own records");
+  return Status::out_of_memory;
+}
+
 Status report(const CudaApi& api, Result result, const char* call) noexcept {
   const char* name = nullptr;
   const char* text = nullptr;

@@ -14,6 +14,9 @@ const char* last_error() noexcept;
 __attribute__((format(printf, 1, 2)))
 #endif
 void set_last_error(const char* format, ...) noexcept;
+// The same with what a member returns then: our own refusal, and no memory of the host's for the books.
+Status failed(const char* text) noexcept;
+Status no_records() noexcept;
 
 // Keeps the result's name and the call's as the thread's error text. pre: result is not a success.
 Status report(const CudaApi& api, Result result, const char* call) noexcept;

@@ -41,7 +41,6 @@ class CudaDriver final : public Driver {
   Status destroy(Physical piece) override;
   Status map(Address at, Physical piece, std::size_t bytes) override;
   Status unmap(Address at, std::size_t bytes) override;
-  Status split(Address at, std::size_t bytes, std::span<const Part> parts) override;
   Status enable_peer(int index) override;
   Status export_piece(Physical piece, int& handle) override;
   Status import_piece(int handle, std::size_t bytes, Physical& out) override;
@@ -66,6 +65,8 @@ class CudaDriver final : public Driver {
   void forget_stream(void* native, std::uint64_t id) override;
   void* make_stream() override;
   void drop_stream(void* native) override;
+  bool shared_handle(void* native) const override;
+  bool blocking(void* native) override;
   void begin_capture() override { captures_.fetch_add(1, std::memory_order_relaxed); }
   void end_capture() override { captures_.fetch_sub(1, std::memory_order_relaxed); }
   Status record(void* stream, Event& out) override;
@@ -118,7 +119,8 @@ class CudaDriver final : public Driver {
   }
   Status give_back(Result result, const char* name);
   Status check_capture(Stream stream);
-  Status record_now(Stream stream, Event& out);
+  Status record_now(void* native, Event& out);
+  Status record_event(Stream stream, Event& out);
   bool check_device(Stream stream);
   std::uint64_t captured_id(void* native);
 
@@ -134,9 +136,6 @@ class CudaDriver final : public Driver {
   Status show(Address at, PhysicalHandle piece, std::size_t bytes);
   void hide(Address at, std::size_t bytes);
   bool settle_orphans(Address at, std::size_t bytes);
-  Status check_parts(Address at, std::size_t bytes, std::span<const Part> parts);
-  Status copy_parts(Address scratch, Address at, std::span<const Part> parts);
-  Status replace(Address at, const Mapping& old, std::span<const Part> parts);
   Status open_peer(DeviceNumber peer);
 
   const CudaApi& api_;
@@ -156,7 +155,6 @@ class CudaDriver final : public Driver {
   std::vector<AccessDescription> access_;   // This device, then its peers.
   std::vector<DeviceNumber> peers_;         // Whose primary contexts are held.
   std::unordered_set<Address> segments_;
-  Stream copier_ = nullptr;  // Made at the first split().
 
   Pool pool_ = nullptr;
   std::uint64_t previous_threshold_ = 0;
@@ -175,9 +173,12 @@ class CudaDriver final : public Driver {
 
 inline Address address_of(const void* ptr) { return static_cast<Address>(reinterpret_cast<std::uintptr_t>(ptr)); }
 inline void* pointer(Address address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
-// The legacy stream has two handles.
+inline bool is_per_thread(void* native) { return address_of(native) == kPerThreadStream; }
+// The stream that what is submitted to `native` goes to. The legacy stream has two handles. The handle of the calling
+// thread's default stream names another one in each thread; all of these wait for the legacy stream, which waits for
+// them, so that it stands for any.
 inline Stream stream_of(void* native) {
-  return address_of(native) == kLegacyStream ? nullptr : static_cast<Stream>(native);
+  return address_of(native) == kLegacyStream || is_per_thread(native) ? nullptr : static_cast<Stream>(native);
 }
 
 }  // namespace cistern::drivers::cuda

@@ -64,7 +64,6 @@ CudaDriver::~CudaDriver() {
     const Entered entered(api_, context_);
     if (gone(entered.result())) return;
     for (const EventHandle event : events_) api_.event_destroy(event);
-    if (copier_ != nullptr) api_.stream_destroy(copier_);
     if (threshold_set_) api_.pool_set(pool_, kReleaseThreshold, &previous_threshold_);
   }
   for (const DeviceNumber peer : peers_) api_.primary_release(peer);
@@ -237,21 +236,20 @@ std::uint64_t CudaDriver::captured_id(void* native) {
 std::uint64_t CudaDriver::stream_id(void* native) {
   const Stream stream = stream_of(native);
   const auto index = static_cast<std::uint64_t>(static_cast<unsigned>(index_));
+  if (is_per_thread(native)) return kOwnId | kPerThreadId | thread_number() << 16 | index;
   if (stream == nullptr) return kOwnId | index;
-  if (address_of(native) == kPerThreadStream) return kOwnId | kPerThreadId | thread_number() << 16 | index;
   if (forked()) {
     const Entered says_why(api_, context_);
     return 0;
   }
   try {
-    // Asking a stream that is being captured for its id or its context would end the capture.
-    if (captures_.load(std::memory_order_relaxed) != 0) {
+    // Asking a stream that is being captured for its id or its context would end the capture, also one that was
+    // announced to another driver of the device, or to nobody.
+    {
       const Entered entered(api_, context_);
-      int state = kCaptureNone;
-      if (entered.ok() && api_.stream_capturing(stream, &state) == kSuccess && state != kCaptureNone) {
-        count_call();
-        return captured_id(native);
-      }
+      const Status status = entered.ok() ? check_capture(stream) : entered.status();
+      if (status == Status::capturing) return captured_id(native);
+      if (status != Status::ok) return 0;
     }
     if (api_.stream_number == nullptr) {
       const std::lock_guard lock(mutex_);
@@ -274,9 +272,19 @@ std::uint64_t CudaDriver::stream_id(void* native) {
     const auto number = numbers_.extract(native);
     return last_ids_[native] = shown_ids_[id] = number.empty() ? id : number.mapped();
   } catch (const std::exception&) {
-    set_last_error("no memory for the driver's own records");
+    no_records();
     return 0;
   }
+}
+
+bool CudaDriver::shared_handle(void* native) const { return is_per_thread(native); }
+
+// A stream that does not say is taken for one.
+bool CudaDriver::blocking(void* native) {
+  const Entered entered(api_, context_);
+  unsigned flags = 0;
+  return !entered.ok() || call(api_.stream_flags(stream_of(native), &flags), "cuStreamGetFlags") != Status::ok ||
+         (flags & kStreamNonBlocking) == 0;
 }
 
 void CudaDriver::forget_stream(void* native, std::uint64_t id) {
@@ -301,8 +309,24 @@ void CudaDriver::drop_stream(void* native) {
   if (native != nullptr && entered.ok()) give_back(api_.stream_destroy(stream_of(native)), "cuStreamDestroy");
 }
 
-// pre: the context is current, and the stream is not being captured.
-Status CudaDriver::record_now(Stream stream, Event& out) {
+// pre: the context is current.
+Status CudaDriver::record_now(void* native, Event& out) {
+  const Stream stream = stream_of(native);
+  if (is_per_thread(native)) {
+    // A wait in the legacy stream comes after the work of all threads' streams; that an event alone does is not said.
+    Event event = Event::none;
+    if (const Status status = record_event(stream, event); status != Status::ok) return status;
+    const Status status = call(api_.stream_wait(stream, handle_of(event), 0), "cuStreamWaitEvent");
+    release(event);
+    if (status != Status::ok) return status;
+  }
+  return record_event(stream, out);
+}
+
+// An event that became part of a capture would end it when it is asked for: a thread may begin one at any time, so the
+// stream is asked before and after.
+Status CudaDriver::record_event(Stream stream, Event& out) {
+  if (const Status status = check_capture(stream); status != Status::ok) return status;
   EventHandle event = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -315,12 +339,12 @@ Status CudaDriver::record_now(Stream stream, Event& out) {
     const Status made = call(api_.event_create(&event, kEventDisableTiming), "cuEventCreate");
     if (made != Status::ok) return made;
   }
-  const Status status = call(api_.event_record(event, stream), "cuEventRecord");
-  const auto made = static_cast<Event>(address_of(event));
+  Status status = call(api_.event_record(event, stream), "cuEventRecord");
+  if (status == Status::ok) status = check_capture(stream);
   if (status == Status::ok) {
-    out = made;
+    out = static_cast<Event>(address_of(event));
   } else {
-    release(made);
+    give_back(api_.event_destroy(event), "cuEventDestroy");
   }
   return status;
 }
@@ -328,20 +352,16 @@ Status CudaDriver::record_now(Stream stream, Event& out) {
 Status CudaDriver::record(void* native, Event& out) {
   const Entered entered(api_, context_);
   if (!entered.ok()) return entered.status();
-  const Stream stream = stream_of(native);
-  if (const Status status = check_capture(stream); status != Status::ok) return status;
-  return record_now(stream, out);
+  return record_now(native, out);
 }
 
 Status CudaDriver::order(void* earlier, void* later) {
   const Entered entered(api_, context_);
   if (!entered.ok()) return entered.status();
-  const Stream from = stream_of(earlier), to = stream_of(later);
-  for (const Stream stream : {from, to}) {
-    if (const Status status = check_capture(stream); status != Status::ok) return status;
-  }
+  const Stream to = stream_of(later);
+  if (const Status status = check_capture(to); status != Status::ok) return status;
   Event event = Event::none;
-  if (const Status status = record_now(from, event); status != Status::ok) return status;
+  if (const Status status = record_now(earlier, event); status != Status::ok) return status;
   const Status status = call(api_.stream_wait(to, handle_of(event), 0), "cuStreamWaitEvent");
   release(event);
   return status;

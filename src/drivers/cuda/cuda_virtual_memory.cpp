@@ -11,19 +11,9 @@ namespace {
 // Bytes that no address space of a device has: the vendor's call would only say that the number is wrong.
 constexpr std::size_t kBeyondAddresses = std::size_t{1} << 56;
 
-Status failed(const char* text) {
-  set_last_error("%s", text);
-  return Status::failed;
-}
-
 Status no_virtual_memory() {
   set_last_error("this CUDA device is used without virtual memory");
   return Status::unsupported;
-}
-
-Status no_records() {
-  set_last_error("no memory for the driver's own records");
-  return Status::out_of_memory;
 }
 
 }  // namespace
@@ -132,7 +122,7 @@ void CudaDriver::hide(Address at, std::size_t bytes) {
   try {
     orphans_.emplace(at, bytes);
   } catch (const std::exception&) {
-    set_last_error("no memory for the driver's own records");  // The vendor refuses the address from now on.
+    no_records();  // The vendor refuses the address from now on.
   }
 }
 
@@ -187,97 +177,6 @@ Status CudaDriver::unmap(Address at, std::size_t bytes) {
   if (status != Status::ok) return status;
   --pieces_.find(found->second.piece)->second.maps;
   mappings_.erase(found);
-  return Status::ok;
-}
-
-Status CudaDriver::check_parts(Address at, std::size_t bytes, std::span<const Part> parts) {
-  Address end = at;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const Part& part = parts[i];
-    const auto piece = pieces_.find(static_cast<PhysicalHandle>(part.piece));
-    if (piece == pieces_.end() || piece->second.bytes != part.bytes) return failed("split: no such piece of this size");
-    if (piece->second.maps != 0) return failed("split: the new piece is mapped");
-    const auto same = [&](const Part& other) { return other.piece == part.piece; };
-    if (std::any_of(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i), same)) {
-      return failed("split: the same piece twice");
-    }
-    if (part.at < end || part.at % capabilities_.granularity != 0 || part.at >= at + bytes ||
-        part.bytes > at + bytes - part.at) {
-      return failed("split: parts out of order or out of the range");
-    }
-    end = part.at + part.bytes;
-  }
-  return Status::ok;
-}
-
-// Shows each new piece for a moment at `scratch`, where it takes its part's bytes. post: nothing is mapped there.
-Status CudaDriver::copy_parts(Address scratch, Address at, std::span<const Part> parts) {
-  Status status = Status::ok;
-  std::size_t shown = 0;
-  for (; shown < parts.size() && status == Status::ok; ++shown) {
-    const Part& part = parts[shown];
-    const Address to = scratch + (part.at - at);
-    status = show(to, static_cast<PhysicalHandle>(part.piece), part.bytes);
-    if (status != Status::ok) break;
-    status = call(api_.copy_async(to, part.at, part.bytes, copier_), "cuMemcpyAsync");
-  }
-  // Also after a failure: copies that were submitted still run.
-  Status done = call(api_.stream_synchronize(copier_), "cuStreamSynchronize");
-  if (done != Status::ok) done = call(api_.stream_synchronize(copier_), "cuStreamSynchronize");
-  for (std::size_t i = 0; i < shown; ++i) {
-    hide(scratch + (parts[i].at - at), parts[i].bytes);
-  }
-  return status != Status::ok ? status : done;
-}
-
-// Ends the old mapping and shows the parts; puts the old one back when that fails.
-Status CudaDriver::replace(Address at, const Mapping& old, std::span<const Part> parts) {
-  Status status = call(api_.physical_unmap(at, old.bytes), "cuMemUnmap");
-  if (status != Status::ok) return status;
-  std::size_t shown = 0;
-  while (shown < parts.size()) {
-    const Part& part = parts[shown];
-    status = show(part.at, static_cast<PhysicalHandle>(part.piece), part.bytes);
-    if (status != Status::ok) break;
-    ++shown;
-  }
-  if (status == Status::ok) return status;
-  while (shown > 0) {
-    --shown;
-    hide(parts[shown].at, parts[shown].bytes);
-  }
-  // It was mapped a moment ago and nothing was created since, so this can fail only when the device is lost.
-  show(at, old.piece, old.bytes);
-  return status;
-}
-
-Status CudaDriver::split(Address at, std::size_t bytes, std::span<const Part> parts) {
-  const auto old = mappings_.find(at);
-  if (old == mappings_.end() || old->second.bytes != bytes) return failed("split: not a whole mapping");
-  if (const Status status = check_parts(at, bytes, parts); status != Status::ok) return status;
-  std::map<Address, Mapping> fresh;
-  try {
-    for (const Part& part : parts) fresh.emplace(part.at, Mapping{part.bytes, static_cast<PhysicalHandle>(part.piece)});
-  } catch (const std::exception&) {
-    return no_records();
-  }
-  const Entered entered(api_, context_);
-  if (!entered.ok()) return entered.status();
-  if (copier_ == nullptr) {
-    const Status made = call(api_.stream_create(&copier_, kStreamNonBlocking), "cuStreamCreate");
-    if (made != Status::ok) return made;
-  }
-  DevicePtr scratch = 0;
-  Status status = call(api_.address_reserve(&scratch, bytes, capabilities_.granularity, 0, 0), "cuMemAddressReserve");
-  if (status != Status::ok) return status;
-  status = copy_parts(scratch, at, parts);
-  insist([&] { return api_.address_free(scratch, bytes); });
-  if (status == Status::ok) status = replace(at, old->second, parts);
-  if (status != Status::ok) return status;
-  for (const Part& part : parts) ++pieces_.find(static_cast<PhysicalHandle>(part.piece))->second.maps;
-  --pieces_.find(old->second.piece)->second.maps;
-  mappings_.erase(old);
-  mappings_.merge(fresh);
   return Status::ok;
 }
 

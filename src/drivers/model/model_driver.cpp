@@ -205,45 +205,6 @@ Status ModelDriver::unmap(Address at, std::size_t bytes) {
   return Status::ok;
 }
 
-Status ModelDriver::split(Address at, std::size_t bytes, std::span<const Part> parts) {
-  const std::lock_guard lock(mutex_);
-  // Each part is mapped elsewhere first, filled, and mapped again at its place once the old mapping is gone.
-  const ModelPrices& p = config_.prices;
-  const double us = p.unmap + static_cast<double>(parts.size()) * (2 * (p.map + p.set_access) + p.unmap);
-  if (const Status s = begin(Call::split, us, 1 + 6 * parts.size()); s != Status::ok) return s;
-  const auto region = regions_.find(at);
-  if (region == regions_.end() || region->second.kind != Kind::mapping || region->second.bytes != bytes) {
-    return violation("split: %#llx is not a whole mapping", n(at));
-  }
-  if (pending(region->second)) return violation("split: work that uses %#llx is pending: the kernel dies", n(at));
-  Address end = at;
-  for (const Part& part : parts) {
-    const auto piece = pieces_.find(static_cast<std::uint64_t>(part.piece));
-    if (piece == pieces_.end() || piece->second.bytes != part.bytes) {
-      return violation("split: there is no piece %llu of this size", n(static_cast<std::uint64_t>(part.piece)));
-    }
-    const auto same = [&](const Part& other) { return other.piece == part.piece; };
-    if (!piece->second.shown_at.empty() || std::count_if(parts.begin(), parts.end(), same) != 1) {
-      return violation("split: piece %llu is mapped", n(piece->first));
-    }
-    if (part.at < end || part.at % config_.granularity != 0 || part.at >= at + bytes ||
-        part.bytes > at + bytes - part.at) {
-      return violation("split: the part at %#llx is out of order or out of the range", n(part.at));
-    }
-    end = part.at + part.bytes;
-  }
-  ++host_waits_;
-  std::erase(pieces_.find(region->second.piece)->second.shown_at, at);
-  regions_.erase(region);
-  for (const Part& part : parts) {
-    Region& fresh = regions_[part.at];
-    fresh.bytes = part.bytes;
-    fresh.piece = static_cast<std::uint64_t>(part.piece);
-    pieces_.find(fresh.piece)->second.shown_at.push_back(part.at);
-  }
-  return Status::ok;
-}
-
 Status ModelDriver::create_segment(std::size_t bytes, Segment& out) {
   const std::lock_guard lock(mutex_);
   if (const Status s = begin(Call::create_segment, config_.prices.create, 1); s != Status::ok) return s;

@@ -77,7 +77,6 @@ class ModelDriver final : public Driver {
   Status destroy(Physical piece) override;
   Status map(Address at, Physical piece, std::size_t bytes) override;
   Status unmap(Address at, std::size_t bytes) override;
-  Status split(Address at, std::size_t bytes, std::span<const Part> parts) override;
 
   Status create_segment(std::size_t bytes, Segment& out) override;
   Status destroy_segment(const Segment& segment) override;

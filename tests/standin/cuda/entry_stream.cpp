@@ -93,6 +93,15 @@ CISTERN_ENTRY cuStreamQuery(Stream handle) {
   return is_done(call.s, {stream->id, stream->submitted}) ? kSuccess : kNotReady;
 }
 
+CISTERN_ENTRY cuStreamGetFlags(Stream handle, unsigned* flags) {
+  Call call("cuStreamGetFlags", Call::context);
+  if (call.result != kSuccess) return call.result;
+  const StreamState* const stream = find_stream(call.s, call.device->index, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  *flags = stream->legacy || stream->blocking ? 0 : kStreamNonBlocking;
+  return kSuccess;
+}
+
 CISTERN_ENTRY cuStreamGetCtx(Stream handle, Context* context) {
   Call call("cuStreamGetCtx", Call::context);
   if (call.result != kSuccess) return call.result;
