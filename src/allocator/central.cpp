@@ -347,16 +347,16 @@ void* Central::native_of(const Block* block) const {
 }
 
 bool Central::order_uses(Block* block) {
-  const std::vector<std::uint32_t> streams = uses_.take(block);
-  if (streams.empty()) return true;
+  core::StreamUses::Taken taken = uses_.take(block);
+  if (taken.empty()) return true;
   void* const native = native_of(block);
   bool ordered = true;
-  for (const std::uint32_t stream : streams) {
+  for (const std::uint32_t stream : taken.mapped()) {
     const StreamEntry* entry = streams_.at(stream);
     ordered = ordered && (entry == nullptr || work_.order(entry->native, native));
   }
   if (ordered || wait_for_all()) return true;
-  for (const std::uint32_t stream : streams) uses_.add(block, stream);
+  uses_.put_back(std::move(taken));
   return false;
 }
 
@@ -365,7 +365,7 @@ void Central::give(const Lock&, Block* block) {
   const bool used_elsewhere = uses_.contains(block);
   if ((block->flags & core::kBlockHost) != 0) {
     if (!keep_host(block, used_elsewhere)) return give_later(block);
-    if (used_elsewhere) uses_.take(block);
+    if (used_elsewhere) static_cast<void>(uses_.take(block));
     return;
   }
   if (used_elsewhere && !order_uses(block)) return give_later(block);

@@ -141,7 +141,7 @@ class DeviceAllocator : public Allocator {
   }
   Buffer issue(core::Block* block, core::ThreadCache* cache, const Request& request);
   std::uintptr_t owner_in(core::ThreadCache& cache, const core::Block* block, core::Chain& spill) const;
-  void clear_content(core::Block* block);
+  std::string clear_content(core::Block* block);
   void drain_own_inbox(core::ThreadCache& cache);
   core::ThreadCache* own_cache(ThreadRecord* record, const StreamHeap& heap) const;
   core::ThreadCache* far_cache(const StreamEntry* entry) const;

@@ -207,16 +207,18 @@ Block* DeviceAllocator::obtain_captured(const Request& request, std::uint64_t po
   return block;
 }
 
-void DeviceAllocator::clear_content(Block* block) {
+// What the driver says when it cannot; empty otherwise.
+std::string DeviceAllocator::clear_content(Block* block) {
   // Which bytes are fresh is not known here, so a reused buffer and a fresh one are cleared alike.
   const std::uint64_t bytes = central_.full_capacity(block);
   const bool reachable = central_.capabilities().host_accessible || (block->flags & core::kBlockHost) != 0;
   if (reachable && (!asynchronous_ || !central_.capabilities().host_accessible)) {
     std::memset(reinterpret_cast<void*>(address_of(block)), 0, bytes);
-    return;
+    return {};
   }
   const Central::Lock lock(central_);
-  central_.driver().fill(address_of(block), 0, bytes, central_.native_of(block));
+  const auto status = central_.driver().fill(address_of(block), 0, bytes, central_.native_of(block));
+  return status == drivers::Status::ok ? std::string() : central_.driver().error_text();
 }
 
 // The bin that takes the block back when its thread frees it.
@@ -230,9 +232,8 @@ std::uintptr_t DeviceAllocator::owner_in(ThreadCache& cache, const Block* block,
 Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& request) {
   const std::uint16_t tag = thread_state.tag;
   const bool host = (block->flags & core::kBlockHost) != 0;
-  if ((options_.load(std::memory_order_relaxed) & (kZeroOnAlloc | kZeroOnReuse)) != 0) {
-    clear_content(block);
-  }
+  const bool clear = (options_.load(std::memory_order_relaxed) & (kZeroOnAlloc | kZeroOnReuse)) != 0;
+  const std::string failure = clear ? clear_content(block) : std::string();
   std::uintptr_t owner = core::central_owner_value();
   Chain spill;
   if (cache != nullptr && tag == 0 && !host && request.bytes != 0) {
@@ -247,6 +248,11 @@ Buffer DeviceAllocator::issue(Block* block, ThreadCache* cache, const Request& r
   if (tag != 0) tag_figures_.add(tag, block->capacity);
   const Buffer buffer = make_live(block);
   if (cache != nullptr) bound(*cache, spill);
+  if (!failure.empty()) {
+    free(buffer);
+    throw driver_error("cistern: malloc: a buffer of " + std::to_string(request.bytes) +
+                       " bytes cannot be cleared: " + failure);
+  }
   return buffer;
 }
 

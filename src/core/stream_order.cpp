@@ -18,15 +18,18 @@ bool StreamUses::has(const Block* block) const {
   return uses_.contains(block);
 }
 
-std::vector<std::uint32_t> StreamUses::take(const Block* block) {
+StreamUses::Taken StreamUses::take(const Block* block) {
   if (empty()) return {};
   const std::lock_guard lock(mutex_);
-  const auto found = uses_.find(block);
-  if (found == uses_.end()) return {};
-  std::vector<std::uint32_t> streams = std::move(found->second);
-  uses_.erase(found);
+  Taken taken = uses_.extract(block);
   count_.store(uses_.size(), std::memory_order_release);
-  return streams;
+  return taken;
+}
+
+void StreamUses::put_back(Taken taken) {
+  const std::lock_guard lock(mutex_);
+  uses_.insert(std::move(taken));
+  count_.store(uses_.size(), std::memory_order_release);
 }
 
 void StreamUses::replace_stream(std::uint32_t gone, std::uint32_t heir) {

@@ -30,8 +30,10 @@ class StreamUses {
   // May throw std::bad_alloc; nothing has changed then.
   void add(const Block* block, std::uint32_t stream);
   bool contains(const Block* block) const { return !empty() && has(block); }
-  // Takes the streams of a block out of the table; empty when it has none.
-  std::vector<std::uint32_t> take(const Block* block);
+  // Takes the streams of a block out of the table; empty when it has none. And undoes that, without the host's memory.
+  using Taken = std::unordered_map<const Block*, std::vector<std::uint32_t>>::node_type;
+  Taken take(const Block* block);
+  void put_back(Taken taken);
   // A stream is gone and `heir` comes after all its work.
   void replace_stream(std::uint32_t gone, std::uint32_t heir);
   bool empty() const { return count_.load(std::memory_order_acquire) == 0; }

@@ -223,6 +223,24 @@ TEST_F(CapturePools, NothingIsRecordedOnAnAnnouncedStreamBeforeItsCaptureBegins)
 
 // --- Errors ----------------------------------------------------------------------------------------------------------
 
+TEST_F(CudaAllocator, ABufferThatCannotBeClearedIsNotHandedOut) {
+  start();
+  MemoryOptions options;
+  options.zero_on_alloc = true;
+  allocator().set_options(options);
+  for (const std::size_t bytes : {std::size_t{100}, 5_MiB}) {
+    control().fail("cuMemsetD8Async", 1, cuda::kInvalidValue, 1);
+    try {
+      static_cast<void>(malloc(bytes, 1));
+      ADD_FAILURE() << "not cleared";
+    } catch (const driver_error& error) {
+      EXPECT_NE(std::string(error.what()).find("cuMemsetD8Async"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(allocator().stats().active, 0u);
+    allocator().free(malloc(bytes, 1));
+  }
+}
+
 TEST_F(CudaAllocator, AFailureOfUnifiedMemoryIsNoShortage) {
   start();
   for (const cuda::Result result : {cuda::kIllegalAddress, cuda::kOutOfMemory}) {

@@ -17,9 +17,13 @@ TEST(StreamUses, RemembersEachStreamOnce) {
   uses.add(&a, 5);
   EXPECT_TRUE(uses.contains(&a));
   EXPECT_FALSE(uses.contains(&b));
-  EXPECT_EQ(uses.take(&a), (std::vector<std::uint32_t>{3, 5}));
+  StreamUses::Taken taken = uses.take(&a);
+  EXPECT_EQ(taken.mapped(), (std::vector<std::uint32_t>{3, 5}));
   EXPECT_TRUE(uses.take(&a).empty());
   EXPECT_TRUE(uses.empty());
+  uses.put_back(std::move(taken));
+  EXPECT_EQ(uses.size(), 1U);
+  EXPECT_EQ(uses.take(&a).mapped(), (std::vector<std::uint32_t>{3, 5}));
 }
 
 TEST(StreamUses, AnHeirStandsForAStreamThatIsGone) {
@@ -29,8 +33,8 @@ TEST(StreamUses, AnHeirStandsForAStreamThatIsGone) {
   uses.add(&b, 0);
   uses.add(&b, 3);
   uses.replace_stream(3, 0);
-  EXPECT_EQ(uses.take(&a), (std::vector<std::uint32_t>{0}));
-  EXPECT_EQ(uses.take(&b), (std::vector<std::uint32_t>{0}));
+  EXPECT_EQ(uses.take(&a).mapped(), (std::vector<std::uint32_t>{0}));
+  EXPECT_EQ(uses.take(&b).mapped(), (std::vector<std::uint32_t>{0}));
 }
 
 constexpr StreamIndex kA{0}, kB{1}, kC{2};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <string>
 
 #include "cistern/error.hpp"
@@ -120,14 +121,18 @@ void History::note(cistern_torch_action action, int device, std::uint64_t addres
                                   device};
   const std::lock_guard lock(mutex_);
   if (capacity_ == 0) return;
-  if (action == CISTERN_TORCH_ALLOC) requested_[address] = bytes;
   if (action == CISTERN_TORCH_FREE) requested_.erase(address);
-  if (ring_.size() < capacity_) {
-    ring_.push_back(event);
-  } else {
-    ring_[next_] = event;
-    next_ = (next_ + 1) % capacity_;
+  try {
+    if (action == CISTERN_TORCH_ALLOC) requested_[address] = bytes;
+    if (ring_.size() < capacity_) {
+      ring_.push_back(event);
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    return;  // The event is missing then; the buffer must not be.
   }
+  ring_[next_] = event;
+  next_ = (next_ + 1) % capacity_;
 }
 
 std::vector<cistern_torch_event> History::events() const {
