@@ -94,16 +94,14 @@ TEST(Fork, WhileOtherThreadsUseASecondAllocator) {
 
 TEST(Fork, WhileAnotherThreadMakesAnAllocator) {
 #if defined(__SANITIZE_THREAD__)
-  constexpr int kDevices = 10;  // The sanitizer knows of 128 locks at a time; all are held around a fork.
-#else
-  constexpr int kDevices = 60;
+  GTEST_SKIP() << "the sanitizer knows nothing of forks: it sees a race with a thread that the child does not have";
 #endif
   // Each device is made once, so that the race is run in processes of their own.
   for (int run = 0; run < 10; ++run) {
     EXPECT_EQ(in_child([] {
                 static_cast<void>(allocator(Device::model(62)));  // From here on forks are known of.
                 std::thread other([] {
-                  for (int i = 0; i < kDevices; ++i) static_cast<void>(allocator(Device::model(i)));
+                  for (int i = 0; i < 60; ++i) static_cast<void>(allocator(Device::model(i)));
                 });
                 int worst = 0;
                 for (int i = 0; i < 10; ++i) {
