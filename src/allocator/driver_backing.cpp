@@ -141,6 +141,7 @@ bool DeviceWork::record_late(Point& point) {
 bool DeviceWork::begin_capture(StreamEntry& entry) {
   new_frees();
   mark();
+  ++announced_;
   ++entry.captured;
   const bool blocking = entry.slot != 0 && driver_.blocking(entry.native);
   if (blocking) ++streams_.at(0)->captured;
@@ -149,11 +150,13 @@ bool DeviceWork::begin_capture(StreamEntry& entry) {
 
 void DeviceWork::end_capture(StreamEntry* entry, bool blocking) {
   new_frees();
+  --announced_;
   if (entry != nullptr) --entry->captured;
   if (blocking) --streams_.at(0)->captured;
 }
 
 bool DeviceWork::captured(void* native) const {
+  if (announced_ == 0) return false;
   bool found = false;
   streams_.for_each_live(
       [&](const StreamEntry& entry) { found = found || (entry.captured != 0 && entry.native == native); });

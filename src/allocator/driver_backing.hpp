@@ -106,6 +106,7 @@ class DeviceWork {
   std::uint64_t eventless_ = 0;  // The last ticket without events, for lack of host memory: only wait_for_all() helps.
   core::Ticket current_ = core::Ticket::none;
   std::uint64_t host_waits_ = 0;
+  int announced_ = 0;  // Captures under way whose stream was named.
   KeptMappings kept_;
   std::map<drivers::Address, std::size_t> still_mapped_;  // The driver refused to unmap these,
   std::vector<drivers::Physical> undestroyed_;            // and to take these back.

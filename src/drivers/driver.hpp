@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "cistern/device.hpp"
@@ -156,12 +155,12 @@ class Driver {
   virtual void drop_stream(void* native) { static_cast<void>(native); }
   // Somebody captures a graph on a stream of this device, from before its first call until after its last. Any thread.
   virtual void begin_capture() {}
+  virtual void end_capture() {}
   // Whether the handle names another stream in each thread. What is submitted to it counts for the streams of all.
   virtual bool shared_handle(void* native) const { return static_cast<void>(native), false; }
   // Whether the stream and the default one wait for each other's work, so that a capture of the one forbids work on the
   // other.
   virtual bool blocking(void* native) { return static_cast<void>(native), false; }
-  virtual void end_capture() {}
   // post: `out` passes when all work submitted to `stream` so far is done.
   virtual Status record(void* stream, Event& out) = 0;
   // Work submitted to `stream` from now on starts after `event`. The host does not wait.

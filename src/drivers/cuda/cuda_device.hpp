@@ -119,8 +119,9 @@ class CudaDriver final : public Driver {
   }
   Status give_back(Result result, const char* name);
   Status check_capture(Stream stream);
-  Status record_now(void* native, Event& out);
-  Status record_event(Stream stream, Event& out);
+  Status record_now(Stream stream, Event& out);
+  Status order_now(Stream earlier, Stream later);
+  Status gather_threads(void* native);
   bool check_device(Stream stream);
   std::uint64_t captured_id(void* native);
 

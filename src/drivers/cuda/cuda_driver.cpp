@@ -309,23 +309,9 @@ void CudaDriver::drop_stream(void* native) {
   if (native != nullptr && entered.ok()) give_back(api_.stream_destroy(stream_of(native)), "cuStreamDestroy");
 }
 
-// pre: the context is current.
-Status CudaDriver::record_now(void* native, Event& out) {
-  const Stream stream = stream_of(native);
-  if (is_per_thread(native)) {
-    // A wait in the legacy stream comes after the work of all threads' streams; that an event alone does is not said.
-    Event event = Event::none;
-    if (const Status status = record_event(stream, event); status != Status::ok) return status;
-    const Status status = call(api_.stream_wait(stream, handle_of(event), 0), "cuStreamWaitEvent");
-    release(event);
-    if (status != Status::ok) return status;
-  }
-  return record_event(stream, out);
-}
-
 // An event that became part of a capture would end it when it is asked for: a thread may begin one at any time, so the
-// stream is asked before and after.
-Status CudaDriver::record_event(Stream stream, Event& out) {
+// stream is asked before and after. pre: the context is current.
+Status CudaDriver::record_now(Stream stream, Event& out) {
   if (const Status status = check_capture(stream); status != Status::ok) return status;
   EventHandle event = nullptr;
   {
@@ -349,10 +335,26 @@ Status CudaDriver::record_event(Stream stream, Event& out) {
   return status;
 }
 
+// pre: the context is current.
+Status CudaDriver::order_now(Stream earlier, Stream later) {
+  Event event = Event::none;
+  if (const Status status = record_now(earlier, event); status != Status::ok) return status;
+  const Status status = call(api_.stream_wait(later, handle_of(event), 0), "cuStreamWaitEvent");
+  release(event);
+  return status;
+}
+
+// Before an event stands for the streams of all threads: a wait in the legacy stream comes after their work; that an
+// event alone does is not said. pre: the context is current.
+Status CudaDriver::gather_threads(void* native) {
+  return is_per_thread(native) ? order_now(stream_of(native), stream_of(native)) : Status::ok;
+}
+
 Status CudaDriver::record(void* native, Event& out) {
   const Entered entered(api_, context_);
   if (!entered.ok()) return entered.status();
-  return record_now(native, out);
+  if (const Status status = gather_threads(native); status != Status::ok) return status;
+  return record_now(stream_of(native), out);
 }
 
 Status CudaDriver::order(void* earlier, void* later) {
@@ -360,11 +362,8 @@ Status CudaDriver::order(void* earlier, void* later) {
   if (!entered.ok()) return entered.status();
   const Stream to = stream_of(later);
   if (const Status status = check_capture(to); status != Status::ok) return status;
-  Event event = Event::none;
-  if (const Status status = record_now(earlier, event); status != Status::ok) return status;
-  const Status status = call(api_.stream_wait(to, handle_of(event), 0), "cuStreamWaitEvent");
-  release(event);
-  return status;
+  if (const Status status = gather_threads(earlier); status != Status::ok) return status;
+  return order_now(stream_of(earlier), to);
 }
 
 Status CudaDriver::wait(void* native, Event event) {
