@@ -6,8 +6,9 @@
 #                                           with kernels, benchmarks, memcheck. Prints one table; figures and logs in OUT.
 # DIR is .gpu, OUT is DIR/out. CISTERN_ROUND names the steps to run, with spaces between; all but `programs` (PyTorch
 # programs on Cistern, some minutes) when it is empty. Exit status: 0 when all of them ran and passed, 1 when not, 2 for a
-# step that is not known and a DIR that was not built.
+# command or a step that is not known and a DIR that was not built.
 set -uo pipefail
+self=$(realpath "$0")
 cd "$(dirname "$0")/.." || exit 1
 dir=${2:-.gpu}
 steps=(info conformance drivers misuse pairs torch events behind verify replay_check fill hand_over checks programs memcheck)
@@ -128,5 +129,8 @@ run() {
 case ${1:-} in
   build) build ;;
   run) run "${3:-}" ;;
-  *) sed -n '2,11s/^# \{0,1\}//p' "$0" && exit 2 ;;
+  *)
+    sed -n '2,11s/^# \{0,1\}//p' "$self" >&2
+    exit 2
+    ;;
 esac

@@ -64,6 +64,8 @@ def pair_rows(table: Table, f: dict) -> None:
     for case, p in f.get("threads", {}).items():
         if "libc_all" in p:
             table.add(f"  C library on {threads:.0f} threads", f"{p['libc_all']:.0f} M/s, {p['libc_all'] / p['libc_1']:.1f}x one thread")
+        if "registers_all" in p:
+            table.add(f"  additions in registers on {threads:.0f} threads", f"{p['registers_all'] / p['registers_1']:.1f}x one thread")
         if "cistern_all" not in p:
             continue
         scaling = p["cistern_all"] / p["cistern_1"]
@@ -126,6 +128,8 @@ def other_rows(table: Table, f: dict) -> None:
             table.add("largest block after fragmentation, of the free memory",
                       f"{v['largest']:.3f} (live {v['kept_share']:.3f} of the device, {v['seconds']:.2f} s)", ">= 0.97",
                       v["largest"] >= 0.97)
+    for case, v in f.get("stripes", {}).items():
+        table.add(f"largest block on a device full of {case}, every second one freed", f"{v['largest']:.3f} of the free memory")
     for v in f.get("hand_over", {}).values():
         table.add(f"{v['count']:.0f} hand-overs between two streams",
                   f"{v['mismatches']:.0f} words wrong, {v['host_waits']:.0f} host waits, {v['us_each']:.1f} us each, "

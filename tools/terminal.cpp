@@ -83,10 +83,13 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows, std:
   return out;
 }
 
-std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
+namespace {
+
+// `other`: what the option takes besides, for the message.
+std::uint64_t parse_size(std::string_view text, std::string_view option, std::string_view other) {
   const auto refuse = [&]() -> std::uint64_t {
-    throw UsageError(
-        fmt::format("{}: \"{}\" is not a size; expected bytes, or a number with KiB, MiB, GiB or TiB", option, text));
+    throw UsageError(fmt::format("{}: \"{}\" is not a size; expected bytes, or a number with KiB, MiB, GiB or TiB{}",
+                                 option, text, other));
   };
   constexpr std::uint64_t most = INT64_MAX;
   const auto out_of_range = [&]() -> std::uint64_t {
@@ -120,8 +123,14 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
   return bytes >= 1 && bytes < static_cast<double>(most) ? static_cast<std::uint64_t>(bytes) : out_of_range();
 }
 
+}  // namespace
+
+std::uint64_t parse_bytes(std::string_view text, std::string_view option) { return parse_size(text, option, ""); }
+
 trace::MemoryLimit parse_limit(std::string_view text, std::string_view option) {
-  if (text.empty() || (text.back() != 'x' && text.back() != 'X')) return {parse_bytes(text, option), 0};
+  if (text.empty() || (text.back() != 'x' && text.back() != 'X')) {
+    return {parse_size(text, option, ", or a multiple of the peak, as in 1.05x"), 0};
+  }
   double factor = 0;
   if (!read_number(text.substr(0, text.size() - 1), factor)) {
     throw UsageError(fmt::format("{}: \"{}\" is not a factor; expected a number and x, as in 1.05x", option, text));

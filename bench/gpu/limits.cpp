@@ -23,9 +23,48 @@ std::vector<Buffer> until_full(allocation::DeviceAllocator& a, const Stream& str
   return live;
 }
 
+// The part of `free` that one block may have, in steps of half a percent; 0.5 when it is not more.
+double largest_of(allocation::DeviceAllocator& a, const Stream& stream, std::size_t free) {
+  for (std::size_t permille = 995; permille > 500; permille -= 5) {
+    try {
+      a.free(a.malloc(free / 1000 * permille, stream));
+      return static_cast<double>(permille) / 1000;
+    } catch (const out_of_memory& e) {
+      std::fprintf(stderr, "fill: %s\n", e.what());
+    }
+  }
+  return 0.5;
+}
+
+// A device full of equal blocks, of which every second one goes.
+void stripes(std::size_t bytes) {
+  Device& gpu = Device::get();
+  const NativeStream native = gpu.make_stream();
+  {
+    const auto a = fresh_allocator();
+    const Stream stream = a->stream(native);
+    const std::size_t free_at_start = gpu.free_memory();
+    a->set_memory_limit(free_at_start);
+    std::vector<Buffer> live;
+    try {
+      for (;;) live.push_back(a->malloc(bytes, stream));
+    } catch (const out_of_memory&) {
+      // It is full.
+    }
+    for (std::size_t i = 0; i < live.size(); i += 2) a->free(live[i]);
+    const std::size_t free = free_at_start - a->stats().active;
+    const std::string name = std::to_string(bytes / kMiB) + " MiB";
+    report("stripes", name, "largest", largest_of(*a, stream, free));
+    for (std::size_t i = 1; i < live.size(); i += 2) a->free(live[i]);
+    a->stream_destroyed(stream);
+  }
+  gpu.destroy_stream(native);
+}
+
 }  // namespace
 
 void fill() {
+  for (const unsigned mib : {4u, 8u, 24u, 33u, 97u}) stripes(mib * kMiB);
   Device& gpu = Device::get();
   const NativeStream native = gpu.make_stream();
   {
@@ -53,20 +92,10 @@ void fill() {
       }
     }
     const std::size_t free_now = free_at_start - a->stats().active;
-    for (std::size_t percent = 995; percent > 500; percent -= 5) {
-      const std::size_t wanted = free_now / 1000 * percent;
-      const std::uint64_t start = now_ns();
-      try {
-        const Buffer largest = a->malloc(wanted, stream);
-        report("fill", "device", "seconds", static_cast<double>(now_ns() - start) * 1e-9);
-        report("fill", "device", "largest", static_cast<double>(percent) / 1000);
-        report("fill", "device", "kept_share", 1 - static_cast<double>(free_now) / static_cast<double>(free_at_start));
-        a->free(largest);
-        break;
-      } catch (const out_of_memory& e) {
-        std::fprintf(stderr, "fill: after %.2f s: %s\n", static_cast<double>(now_ns() - start) * 1e-9, e.what());
-      }
-    }
+    report("fill", "device", "kept_share", 1 - static_cast<double>(free_now) / static_cast<double>(free_at_start));
+    const std::uint64_t start = now_ns();
+    report("fill", "device", "largest", largest_of(*a, stream, free_now));
+    report("fill", "device", "seconds", static_cast<double>(now_ns() - start) * 1e-9);
     const Stats stats = a->stats();
     std::fprintf(stderr, "fill: %zu handles, %zu moved\n", stats.handles, stats.handles_moved);
     for (const Buffer& b : kept) a->free(b);

@@ -55,6 +55,17 @@ double rate(unsigned threads, Pair pair) {
   return best;
 }
 
+// Four chains of sixteen additions each in registers: what the machine gives to threads that touch no memory at all.
+// Two threads that share one core's units get hardly more than one of them would.
+inline void additions() {
+  std::uint64_t a = 1, b = 2, c = 3, d = 4;
+  for (int i = 0; i < 16; ++i) {
+    asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+    a += 5, b += 7, c += 9, d += 11;
+  }
+  asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+}
+
 }  // namespace
 
 void pairs(unsigned threads) {
@@ -90,6 +101,8 @@ void pairs(unsigned threads) {
   };
   report("threads", "libc", "libc_1", rate(1, library_pair));
   report("threads", "libc", "libc_all", rate(threads, library_pair));
+  report("threads", "registers", "registers_1", rate(1, additions));
+  report("threads", "registers", "registers_all", rate(threads, additions));
   report("threads", "all", "threads", threads);
   allocator->stream_destroyed(stream);
   gpu.destroy_stream(native);

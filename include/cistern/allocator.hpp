@@ -21,7 +21,8 @@ class Allocator {
   virtual Buffer malloc(std::size_t bytes) = 0;
   /// Device memory, ready for work that is submitted to `stream` from now on.
   virtual Buffer malloc(std::size_t bytes, const Stream& stream) = 0;
-  /// Gives the memory back in the order of the stream that allocated it. Nothing happens for a null buffer.
+  /// Gives the memory back in the order of the stream that allocated it. Memory without a stream goes back at once:
+  /// work on it must be done, or be named by record_use() or free(buffer, stream). Nothing happens for a null buffer.
   /// Throws invalid_argument for a double free, a view, another device's buffer, one that a pool or an arena keeps.
   virtual void free(Buffer buffer) = 0;
   /// The same, in the order of `stream`.

@@ -168,7 +168,8 @@ cistern_status cistern_make_capture_pool(cistern_device device, cistern_capture_
 cistern_status cistern_begin_capture_pool(cistern_capture_pool pool, const cistern_stream* stream);
 cistern_status cistern_begin_capture_pool_where(cistern_capture_pool pool, cistern_capture_filter filter,
                                                 void* context);
-/* After the capture has ended, also when it failed. */
+/* After the capture has ended, also when it failed. Another thread that asked the filter a moment ago may still be in
+   it: what `context` points to must last longer. */
 cistern_status cistern_end_capture_pool(cistern_capture_pool pool);
 /* No graph of the pool will run again: waits for the device and gives the pool's pages back. */
 cistern_status cistern_release_capture_pool(cistern_capture_pool pool);

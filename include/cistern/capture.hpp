@@ -40,7 +40,8 @@ CapturePool make_capture_pool(Device device = default_device());
 /// invalid_argument for a pool that is open, was released, or is another device's.
 void begin_capture_pool(CapturePool pool, const Stream& stream);
 void begin_capture_pool(CapturePool pool, CaptureFilter filter);
-/// Allocations go where they went before. Throws invalid_argument for a pool that is not open.
+/// Allocations go where they went before. Another thread that asked the filter a moment ago may still be in it. Throws
+/// invalid_argument for a pool that is not open.
 void end_capture_pool(CapturePool pool);
 /// No graph of the pool will run again. Waits for the device's work, then gives the pool's pages back; those under
 /// buffers that still live become ordinary memory. While another capture is under way, that happens when it ends.

@@ -33,7 +33,8 @@ void* cistern_torch_base_allocation(void* ptr, size_t* size);
  * happens for another address. */
 void cistern_torch_record_stream(void* ptr, void* stream);
 /* Says that a stream's owner is about to destroy it. To be called before the handle is gone, for every stream that
- * allocated, freed or was recorded. Nothing happens for one that did not, and for null. Since 1.2. */
+ * allocated, freed or was recorded. Nothing happens for one that did not, and for null. CISTERN_INVALID_ARGUMENT for a
+ * device that is not there. Since 1.2. */
 cistern_status cistern_torch_stream_destroyed(int device, void* stream);
 
 /* Each begin of a pool has a number, unique in the life of the process. That of the calling thread's newest begin,
@@ -65,6 +66,7 @@ typedef struct cistern_torch_figures {
   int64_t out_of_memory;                             /* Times. */
 } cistern_torch_figures;
 
+/* CISTERN_INVALID_ARGUMENT for a device that is not there. */
 cistern_status cistern_torch_get_figures(int device, cistern_torch_figures* out);
 cistern_status cistern_torch_reset_peaks(int device);
 /* The sums of `allocated` and the count of failures start again. */

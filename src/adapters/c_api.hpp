@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <new>
 #include <span>
 #include <stdexcept>
@@ -94,6 +95,14 @@ inline Stream stream_or_default(const cistern_stream* stream, Device device) {
   return stream != nullptr ? stream->value : Stream(device);
 }
 Bucketing bucketing_from_c(std::uint32_t bucketing, const char* call);
+
+// The handle is made before the buffer, which so cannot be lost.
+template <class Make>
+void give_handle(cistern_tensor** out, Make&& make) {
+  auto handle = std::make_unique<cistern_tensor>();
+  handle->value = make();
+  *out = handle.release();
+}
 
 // Writes as snprintf() does.
 inline std::size_t write_text(std::string_view from, char* text, std::size_t capacity) noexcept {

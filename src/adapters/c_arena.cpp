@@ -70,9 +70,7 @@ cistern_status cistern_arena_alloc(cistern_arena* arena, size_t byte_len, cister
     require(arena, "cistern_arena_alloc", "arena");
     require(out, "cistern_arena_alloc", "out");
     const Shape extents = shape_from_c(shape, rank, "cistern_arena_alloc");
-    auto handle = std::make_unique<cistern_tensor>();
-    handle->value = arena->value.alloc(byte_len, from_c(dtype), extents);
-    *out = handle.release();
+    give_handle(out, [&] { return arena->value.alloc(byte_len, from_c(dtype), extents); });
   });
 }
 

@@ -36,18 +36,6 @@ using namespace cistern;
 using namespace cistern::c;
 // NOLINTEND(google-build-using-namespace)
 
-namespace {
-
-// The handle is made before the buffer, which so cannot be lost.
-template <class Make>
-void give_handle(cistern_tensor** out, Make&& make) {
-  auto handle = std::make_unique<cistern_tensor>();
-  handle->value = make();
-  *out = handle.release();
-}
-
-}  // namespace
-
 extern "C" {
 
 cistern_status cistern_pool_create(cistern_device device, const cistern_stream* stream, cistern_bucketing bucketing,

@@ -80,16 +80,13 @@ void BlockObjects::unlink(Entry& entry) {
 std::map<BlockObjects::Place, BlockObjects::Entry>::iterator BlockObjects::erase(
     std::map<Place, Entry>::iterator entry) {
   if (entry->second.idle) unlink(entry->second);
+  --sizes_.at({entry->second.range, entry->first.second}).entries;
   const auto following = entries_.erase(entry);
   // Lists of sizes stay for when the size comes back; a program with ever new sizes shall not collect them.
-  if (sizes_.size() > 4 * (entries_.size() + kSpareSizes)) prune_sizes();
+  if (sizes_.size() > 4 * (entries_.size() + kSpareSizes)) {
+    std::erase_if(sizes_, [](const auto& size) { return size.second.entries == 0; });
+  }
   return following;
-}
-
-void BlockObjects::prune_sizes() {
-  std::map<Size, bool> needed;
-  for (const auto& [place, entry] : entries_) needed.emplace(Size{entry.range, place.second}, true);
-  std::erase_if(sizes_, [&](const auto& size) { return !needed.contains(size.first); });
 }
 
 void* BlockObjects::acquire(std::uint32_t range, std::uint64_t offset, const drivers::Segment& segment,
@@ -103,8 +100,9 @@ void* BlockObjects::acquire(std::uint32_t range, std::uint64_t offset, const dri
   void* const object = make(segment, inside, bytes);
   if (object == nullptr) return nullptr;
   try {
-    sizes_.try_emplace({range, bytes}, nullptr);
+    SameSize& same = sizes_[{range, bytes}];
     const auto added = entries_.emplace(place, Entry{}).first;
+    ++same.entries;
     added->second.object = object;
     added->second.place = &added->first;
     added->second.offset = offset;

@@ -51,7 +51,7 @@ class BlockObjects {
     int left = kTries;
     for (auto size = sizes_.lower_bound({range, least});
          size != sizes_.end() && size->first.first == range && size->first.second <= most && left > 0; ++size) {
-      for (Entry* entry = size->second; entry != nullptr && left-- > 0;) {
+      for (Entry* entry = size->second.idle; entry != nullptr && left-- > 0;) {
         Entry& seen = *entry;
         entry = entry->same_next;
         const Verdict verdict = visit(seen.offset, size->first.second);
@@ -110,12 +110,12 @@ class BlockObjects {
   void unlink(Entry& entry);
   // The list of its size, or of those that wait for the same node.
   Entry*& list_of(const Entry& entry) {
-    return entry.waits_for != nullptr ? waiting_.at(entry.waits_for) : sizes_.at({entry.range, entry.place->second});
+    return entry.waits_for != nullptr ? waiting_.at(entry.waits_for)
+                                      : sizes_.at({entry.range, entry.place->second}).idle;
   }
   void link_in_list(Entry& entry);
   void unlink_from_list(Entry& entry);
   void wait_for(Entry& entry, const core::HeapNode* node);
-  void prune_sizes();
   // The entry leaves the books.
   std::map<Place, Entry>::iterator erase(std::map<Place, Entry>::iterator entry);
   // Retires the oldest idle ones until `keep` are left.
@@ -125,7 +125,11 @@ class BlockObjects {
   DeviceWork& work_;
   const std::size_t most_idle_;
   std::map<Place, Entry> entries_;
-  std::map<Size, Entry*> sizes_;  // First idle entry of each size; null where all are live, or wait.
+  struct SameSize {
+    Entry* idle = nullptr;      // The first; null where all are live, or wait.
+    std::uint64_t entries = 0;  // Live and idle ones.
+  };
+  std::map<Size, SameSize> sizes_;
   std::unordered_map<const core::HeapNode*, Entry*> waiting_;
   Entry* oldest_ = nullptr;
   Entry* newest_ = nullptr;

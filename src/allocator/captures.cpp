@@ -45,11 +45,14 @@ void Captures::open(Pool& pool, CaptureFilter filter) {
   open_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Captures::close(Pool& pool) {
+std::shared_ptr<const CaptureFilter> Captures::close(Pool& pool) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(routes_, [&](const Route& route) { return route.pool == pool.id; });
+  const auto route = std::find_if(routes_.begin(), routes_.end(), [&](const Route& r) { return r.pool == pool.id; });
+  std::shared_ptr<const CaptureFilter> filter = std::move(route->filter);
+  routes_.erase(route);
   pool.open = false;
   open_.fetch_sub(1, std::memory_order_relaxed);
+  return filter;
 }
 
 std::uint64_t Captures::pool_of(const StreamHeap& heap) const {

@@ -47,7 +47,8 @@ class Captures {
   // Null when there is none, or it was released.
   Pool* find(std::uint64_t id);
   void open(Pool& pool, CaptureFilter filter);
-  void close(Pool& pool);
+  // Returns the filter, to be destroyed without a lock.
+  std::shared_ptr<const CaptureFilter> close(Pool& pool);
   // Visits the released pools and forgets them.
   template <typename GiveBack>
   void settle(GiveBack give_back) {

@@ -50,7 +50,7 @@ Central::~Central() {
   for (int open = captures_.open(); open > 0; --open) driver_->end_capture();
   // Before the wait, so that no work is submitted after it.
   settle_host();
-  wait_for_all();
+  wait_for_device();
   settle_host();
   drop_host_cache();
   pool_.for_each([&](Block* block) {
@@ -94,12 +94,14 @@ StreamHeap& Central::new_heap(AddressRange* range, bool primary) {
   spare_heaps_.reserve(heaps_.size() + 1);
   spare_capture_heaps_.reserve(heaps_.size() + 1);
   left_capture_heaps_.reserve(heaps_.size() + 1);
+  // Of what a capture pool has no thread keeps anything.
+  const bool cached = range != nullptr || heaps_.empty();
   if (range == nullptr) {
     const auto number = static_cast<std::uint32_t>(ranges_.size());
     ranges_.push_back(std::make_unique<AddressRange>(*driver_, work_, objects_, number));
     range = ranges_.back().get();
   }
-  const std::uint32_t number = primary ? kPrimaryHeap : take_heap_number();
+  const std::uint32_t number = primary ? kPrimaryHeap : cached ? take_heap_number() : kNoHeap;
   try {
     auto heap = std::make_unique<StreamHeap>(classes_, pool_, index, number, *range);
     work_.add_stream(heap->native);
@@ -129,13 +131,14 @@ StreamEntry& Central::stream(const Lock& lock, void* native) {
     }
     auto chosen = ordered ? spare_heaps_.end() - 1 : spare_heaps_.begin();
     heap = *chosen;
+    // What may fail comes first.
+    if (group_ != nullptr) {
+      group_->replace_stream(heap->index);
+      if (ordered && heap->native == nullptr) group_->come_after(heap->index, heaps_.front()->index);
+    }
     StreamEntry* entry = streams_.add(id, native, heap, shown_number(*heap));
     if (entry != nullptr) {
       spare_heaps_.erase(chosen);
-      if (group_ != nullptr) {
-        group_->replace_stream(heap->index);
-        if (ordered && heap->native == nullptr) group_->come_after(heap->index, heaps_.front()->index);
-      }
       heap->native = native;
       heap->slot = entry->slot;
       return *entry;
@@ -168,7 +171,7 @@ void Central::retire_owner_of(const Lock& lock, void* native) {
     if (entry.slot != 0 && entry.native == native) gone = &entry;
   });
   if (gone == nullptr) return;
-  if (!wait_for_all()) {
+  if (!wait_for_all() || !wait_for_device()) {
     throw driver_error("cistern: the handle of a destroyed stream came back, and the device cannot be waited for: " +
                        driver_->error_text());
   }
@@ -376,8 +379,8 @@ void Central::give(const Lock&, Block* block) {
   }
   StreamHeap& heap = heap_of(block);
   work_.new_frees();
-  // Replays may still write to what a capture pool got back.
-  if (poison_.load(std::memory_order_relaxed) && capabilities_.asynchronous && !heap.held) {
+  // Replays may still write to what a capture pool got back; and on a stream that is captured this would be a node.
+  if (poison_.load(std::memory_order_relaxed) && capabilities_.asynchronous && !heap.held && !captures_.any()) {
     driver_->fill(address_of(block), kPoison, block->capacity, heap.native);
   }
   if ((block->flags & core::kBlockSlab) != 0) {

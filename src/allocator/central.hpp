@@ -110,12 +110,17 @@ inline constexpr std::uint64_t kSharedObjectBytes = 256;  // Up to here blocks h
 
 inline std::uint64_t address_of(const core::Block* block) { return block->address.load(std::memory_order_relaxed); }
 
+// For readers without the lock, too: a block may move to the host at the same time.
+inline std::uint8_t flags_of(const core::Block* block) {
+  return std::atomic_ref(const_cast<core::Block*>(block)->flags).load(std::memory_order_relaxed);
+}
+
 // The node of the heap that a block is, or is a part of; null for memory from elsewhere.
 // For readers without the lock, too: a block that moves to the host at the same time gets its new flags first.
 inline const core::HeapNode* node_of(const core::Block* block) {
   constexpr int kElsewhere = core::kBlockHost | core::kBlockView | core::kBlockOrdered;
   const void* const home = std::atomic_ref(const_cast<core::Block*>(block)->home).load(std::memory_order_acquire);
-  const auto flags = std::atomic_ref(const_cast<core::Block*>(block)->flags).load(std::memory_order_relaxed);
+  const std::uint8_t flags = flags_of(block);
   if ((flags & kElsewhere) != 0) return nullptr;
   return (flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(home)->node
                                          : static_cast<const core::HeapNode*>(home);
@@ -205,7 +210,7 @@ class Central {
   std::uint64_t make_pool(const Lock&);
   // `only`: the one stream that the filter names, if it is one.
   void begin_capture(const Lock& lock, std::uint64_t pool, CaptureFilter filter, StreamEntry* only);
-  void end_capture(const Lock& lock, std::uint64_t pool);
+  [[nodiscard]] std::shared_ptr<const CaptureFilter> end_capture(const Lock& lock, std::uint64_t pool);
   void release_pool(const Lock& lock, std::uint64_t pool);
   std::uint64_t pool_bytes(const Lock&, std::uint64_t pool);
   // The heap of an open pool for a stream; the stream's own when the pool is not open any more.
@@ -242,8 +247,10 @@ class Central {
   std::uint64_t reserved_now(const Lock&) const { return reserved(); }
   // Whether the memory limit is below what is live and `bytes` more: nothing that can be evicted helps then, and memory
   // that is mapped already is not handed out either.
-  bool beyond_limit(const Lock&, std::uint64_t bytes) const {
-    return reserved() > limits_.memory() && exceeds_limit(bytes);
+  bool beyond_limit(const Lock&, std::uint64_t bytes) {
+    if (reserved() <= limits_.memory() || !exceeds_limit(bytes)) return false;
+    work_.forget_errors();
+    return true;
   }
   // What is wired becomes real: live memory before memory that nobody uses. `batches`: the program says so before each
   // submission, so that it is not done at every change.
@@ -309,11 +316,13 @@ class Central {
   void end_view(core::Block* block);
   void release_slab(StreamHeap& heap, core::Slab* slab);
   void release_empty_slabs();
-  // The host waits for the device. False when it cannot.
-  bool wait_for_all() {
-    if (!work_.wait_for_all()) return false;
-    if (group_ != nullptr) group_->all_done();
-    return true;
+  // The host waits for the work of all known streams. False when it cannot.
+  bool wait_for_all() { return all_done(work_.wait_for_all()); }
+  // Of others, too, where graphs may run, and whose handles may be gone.
+  bool wait_for_device() { return all_done(work_.wait_for_device()); }
+  bool all_done(bool done) {
+    if (done && group_ != nullptr) group_->all_done();
+    return done;
   }
   bool order_uses(core::Block* block);
   // False, with nothing changed, when the host has no memory for the record and the device cannot be waited for.

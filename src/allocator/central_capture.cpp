@@ -49,10 +49,10 @@ void Central::begin_capture(const Lock& lock, std::uint64_t id, CaptureFilter fi
   show_numbers();
 }
 
-void Central::end_capture(const Lock& lock, std::uint64_t id) {
+std::shared_ptr<const CaptureFilter> Central::end_capture(const Lock& lock, std::uint64_t id) {
   Captures::Pool& pool = pool_for(id, "end_capture_pool");
   if (!pool.open) throw cistern::invalid_argument("cistern: end_capture_pool: " + name_of(id) + " is not open");
-  captures_.close(pool);
+  std::shared_ptr<const CaptureFilter> filter = captures_.close(pool);
   StreamEntry* const only = std::exchange(pool.only, nullptr);
   if (only != nullptr) {
     const bool same = only->id.load(std::memory_order_relaxed) == pool.only_id;
@@ -61,6 +61,7 @@ void Central::end_capture(const Lock& lock, std::uint64_t id) {
   driver_->end_capture();
   show_numbers();
   settle_captures(lock);
+  return filter;
 }
 
 void Central::release_pool(const Lock& lock, std::uint64_t id) {
@@ -120,7 +121,9 @@ void Central::settle_captures(const Lock& lock) {
   const auto may_go = [](const StreamHeap* heap) {
     return heap->held || heap->range.pages == nullptr || !heap->range.pages->any_live();
   };
-  if (std::none_of(left_capture_heaps_.begin(), left_capture_heaps_.end(), may_go) || !wait_for_all()) return;
+  if (std::none_of(left_capture_heaps_.begin(), left_capture_heaps_.end(), may_go)) return;
+  // The first says whether a known stream is being captured, which the second would end.
+  if (!wait_for_all() || !wait_for_device()) return;
   std::erase_if(left_capture_heaps_, [&](StreamHeap* heap) {
     heap->held = false;
     if (core::PageHeap* const pages = heap->range.pages) {

@@ -77,7 +77,10 @@ Block* Central::take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t b
   }
   if (status == Status::capturing) work_.note_shortage();  // The error says so.
   if (!work_.ok(status)) return nullptr;
-  ordered_.watch(limits_.memory() - std::min(limits_.memory(), host_.bytes()), false);
+  const std::uint64_t limit = limits_.memory() - std::min(limits_.memory(), host_.bytes());
+  ordered_.watch(limit, false);
+  // The pool took new memory beside what was freed and may still be in use.
+  if (ordered_.reserved() > limit && wait_for_all()) ordered_.watch(limit, true);
   return block.release();
 }
 
@@ -116,11 +119,11 @@ void Central::settle_host() {
       p->marked = true;
     }
   }
-  std::erase_if(pending_host_, [&](const PendingHost& pending) {
-    if (!work_.passed(pending.ticket)) return false;
-    host_.keep(pending.block);
-    return true;
-  });
+  // In the order of their tickets: where one has not passed, the later ones are not asked for.
+  const auto waits = [&](const PendingHost& pending) { return !work_.passed(pending.ticket); };
+  const auto first = std::find_if(pending_host_.begin(), pending_host_.end(), waits);
+  for (auto pending = pending_host_.begin(); pending != first; ++pending) host_.keep(pending->block);
+  pending_host_.erase(pending_host_.begin(), first);
 }
 
 void Central::drop_host_cache() {
@@ -137,13 +140,30 @@ bool Central::move_to_host(const Lock& lock, Block* block) {
   const int unmoved = core::kBlockHost | core::kBlockView;
   if (!capabilities_.can_copy || (block->flags & unmoved) != 0 || fixed(block)) return false;
   const std::uint64_t capacity = full_capacity(block), from = address_of(block);
+  void* const native = native_of(block);
+  if (work_.captured(native)) {
+    work_.note_failure("its stream is being captured into a graph");
+    return false;
+  }
   Block* other = take_host(lock, capacity, nullptr);
   if (other == nullptr) return false;
   const std::uint64_t to = address_of(other);
-  void* const native = native_of(block);
+  // Memory of the host's is in no stream's order: whoever frees it waits for this one's work, which goes on using it.
+  const auto use_by_own = [&] {
+    if (!capabilities_.asynchronous || capabilities_.whole_buffers) return true;
+    try {
+      uses_.add(block, heap_of(block).slot);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return true;
+  };
   // After the stream's work, and after what other streams were said to do with it.
-  if (!order_uses(block) || driver_->copy(to, from, capacity, native) != Status::ok || !work_.wait_for(native)) {
+  const bool ready = order_uses(block) && use_by_own();
+  if (!ready || driver_->copy(to, from, capacity, native) != Status::ok || !work_.wait_for(native)) {
     work_.ok(Status::failed);  // Keeps the driver's text for the error.
+    // The use stays, beside what another thread may have recorded meanwhile; its free must look at it.
+    if (ready) block->owner.fetch_or(core::kAttention, std::memory_order_acq_rel);
     // A copy that was submitted still writes there: lost rather than used too early.
     static_cast<void>(keep_host(other, true));
     return false;

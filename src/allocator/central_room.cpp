@@ -242,7 +242,9 @@ void Central::trim(const Lock& lock, std::uint64_t keep, bool wait) {
   // What a capture may still use is not known to the driver.
   const bool free = group_ != nullptr && group_->wholly_free() > keep && !(captures_.any() && work_.hidden());
   if (free) group_->trim(keep, wait);
-  if (!capabilities_.ordered_buffers || ordered_.reserved() <= keep) return;
+  if (!capabilities_.ordered_buffers) return;
+  ordered_.watch(limits_.memory(), true);
+  if (ordered_.reserved() <= keep) return;
   if (wait) wait_for_all();  // What was freed a moment ago is the pool's only then.
   ordered_.give_back(ordered_.reserved() - keep);
 }

@@ -10,8 +10,8 @@ namespace cistern::allocation {
 
 class DeviceAllocator;
 
-// Bytes: DESIGN section 3. 0.8 x memory on the CPU leaves the system its part; 0.95 x on a CUDA or model device; on
-// Metal the smaller of 1.5 x the recommended working set and 0.95 x memory.
+// Bytes. 0.8 x memory on the CPU leaves the system its part; 0.95 x on a CUDA or model device; on Metal the smaller of
+// 1.5 x the recommended working set and 0.95 x memory.
 std::uint64_t default_memory_limit(DeviceType type, const drivers::Capabilities& capabilities);
 
 // Allocators are listed so that fork() can hold their locks.

@@ -156,10 +156,11 @@ class DeviceAllocator : public Allocator {
   void poison(const core::Block* block) const;
   void add_use(core::Block* block, const Stream& stream);
   core::ThreadCache* cache_for(const core::Block* block) const;
-  // Whether a free block may go into a thread's cache.
+  // Whether a free block may go into a thread's cache. Not where the device overwrites it first (Central::give()).
   bool kept_by_threads(const core::Block* block) const {
     const bool fits = (block->flags & core::kBlockSlab) != 0 || block->capacity <= central_.config().max_cached;
-    return fits && (block->flags & core::kBlockHost) == 0 && !central_.uses().contains(block);
+    const bool poisons = asynchronous_ && (options_.load(std::memory_order_relaxed) & kPoisonOnFree) != 0;
+    return fits && !poisons && (block->flags & core::kBlockHost) == 0 && !central_.uses().contains(block);
   }
   std::uint64_t cache_budget() const;
   void bound(core::ThreadCache& cache, core::Chain spill = {});

@@ -24,8 +24,9 @@ void DeviceAllocator::begin_pool(std::uint64_t pool, const Stream& stream) {
 }
 
 void DeviceAllocator::end_pool(std::uint64_t pool) {
+  std::shared_ptr<const CaptureFilter> filter;  // What it holds may allocate when it ends: after the lock.
   const Central::Lock lock(central_);
-  central_.end_capture(lock, pool);
+  filter = central_.end_capture(lock, pool);
 }
 
 void DeviceAllocator::release_pool(std::uint64_t pool) {

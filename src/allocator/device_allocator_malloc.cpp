@@ -302,15 +302,14 @@ Buffer DeviceAllocator::malloc_slower(std::size_t bytes, StreamEntry* entry) {
   }
   const bool host = entry == nullptr && host_buffers_;
   StreamHeap& heap = *(entry != nullptr ? entry : streams_.at(0))->heap;
-  const bool captures = entry != nullptr && central_.captures().any();
-  const std::uint64_t pool = captures ? central_.captures().route(entry->native) : 0;
   const Request request = round(bytes);
   std::uint64_t active = UINT64_MAX;
   for (;;) {
     ThreadCache* cache = nullptr;
     Block* block = nullptr;
     try {
-      if (pool != 0) {
+      const bool captures = entry != nullptr && central_.captures().any();
+      if (const std::uint64_t pool = captures ? central_.captures().route(entry->native) : 0; pool != 0) {
         block = obtain_captured(request, pool, *entry);
       } else if (!host && central_.capabilities().ordered_buffers) {
         block = obtain_ordered(request, heap);

@@ -21,52 +21,58 @@ bool DeviceWork::ok(Status status) {
   return status == Status::ok;
 }
 
+bool DeviceWork::end_mapping(drivers::Address at, std::size_t bytes) { return driver_.unmap(at, bytes) == Status::ok; }
+
+bool DeviceWork::destroy_now(drivers::Physical piece) {
+  const auto end = [&](drivers::Address at, std::size_t bytes) { return end_mapping(at, bytes); };
+  if (!mappings_.end_all_of(piece, end) || driver_.destroy(piece) != Status::ok) return false;
+  mappings_.remove_piece(piece);
+  return true;
+}
+
 void DeviceWork::retry_leftovers() {
-  std::erase_if(still_mapped_,
-                [&](const auto& range) { return driver_.unmap(range.first, range.second) == Status::ok; });
-  // A piece may still be shown where an unmap failed.
-  if (still_mapped_.empty()) {
-    std::erase_if(undestroyed_, [&](drivers::Physical piece) { return driver_.destroy(piece) == Status::ok; });
-  }
+  std::erase_if(undestroyed_, [&](drivers::Physical piece) { return destroy_now(piece); });
 }
 
-bool DeviceWork::map(drivers::Address at, std::size_t bytes, drivers::Physical piece) {
-  if (kept_.piece_at(at) == piece) {
-    kept_.take(at);
-    return true;
+bool DeviceWork::create(std::size_t bytes, drivers::Physical& piece) {
+  // So that destroy() cannot fail.
+  const std::size_t pieces = mappings_.pieces() + undestroyed_.size();
+  try {
+    if (undestroyed_.capacity() <= pieces) undestroyed_.reserve(2 * pieces + 16);
+  } catch (const std::bad_alloc&) {
+    return false;
   }
-  kept_.end_overlapping(at, bytes, [&](drivers::Address from, std::size_t size) { end_mapping(from, size); });
-  return clear_of_leftovers(at, bytes) && ok(driver_.map(at, piece, bytes));
-}
-
-void DeviceWork::unmap(drivers::Address at, std::size_t bytes, drivers::Physical piece) {
-  // Where pieces are committed by touching, two addresses would be memory of their own.
-  if (driver_.capabilities().double_mapping && !driver_.capabilities().commit_on_touch) {
-    try {
-      kept_.add(at, bytes, piece);
-      return;
-    } catch (const std::bad_alloc&) {
-      // The host has no memory for the record: it ends now.
-    }
+  if (!ok(driver_.create(bytes, piece))) return false;
+  try {
+    mappings_.add_piece(piece);
+  } catch (const std::bad_alloc&) {
+    driver_.destroy(piece);
+    return false;
   }
-  end_mapping(at, bytes);
-}
-
-void DeviceWork::end_mapping(drivers::Address at, std::size_t bytes) {
-  if (driver_.unmap(at, bytes) != Status::ok) still_mapped_.emplace(at, bytes);
+  return true;
 }
 
 void DeviceWork::destroy(drivers::Physical piece) {
-  kept_.end_all_of(piece, [&](drivers::Address at, std::size_t bytes) { end_mapping(at, bytes); });
-  if (!still_mapped_.empty()) retry_leftovers();
-  if (!still_mapped_.empty() || driver_.destroy(piece) != Status::ok) undestroyed_.push_back(piece);
+  if (!destroy_now(piece)) undestroyed_.push_back(piece);
 }
 
-bool DeviceWork::clear_of_leftovers(drivers::Address at, std::size_t bytes) {
-  if (still_mapped_.empty()) return true;
-  retry_leftovers();
-  return std::none_of(still_mapped_.begin(), still_mapped_.end(),
-                      [&](const auto& range) { return range.first < at + bytes && at < range.first + range.second; });
+bool DeviceWork::map(drivers::Address at, std::size_t bytes, drivers::Physical piece) {
+  if (keeps() && mappings_.use_again(at, piece)) return true;
+  const auto end = [&](drivers::Address from, std::size_t size) { return end_mapping(from, size); };
+  if (!mappings_.end_overlapping(at, bytes, end)) return false;
+  try {
+    mappings_.add(at, bytes, piece);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (ok(driver_.map(at, piece, bytes))) return true;
+  mappings_.remove(at);
+  return false;
+}
+
+void DeviceWork::unmap(drivers::Address at, std::size_t bytes) {
+  mappings_.put_aside(at);
+  if (!keeps()) mappings_.end_overlapping(at, bytes, [&](auto from, auto size) { return end_mapping(from, size); });
 }
 
 bool DeviceWork::add_segment(const drivers::Segment& segment, Piece& piece) {
@@ -181,6 +187,8 @@ bool DeviceWork::passed(Ticket ticket) {
   // A later ticket that has passed covers the earlier ones; the oldest first, since most often it has not.
   while (passed_ < wanted && !points_.empty()) {
     Point& point = points_.front();
+    // One without events may be the last that covers a stream which is captured since.
+    if (passed_ < eventless_ && eventless_ < point.ticket) return false;
     if (!point.late.empty() && !record_late(point)) return false;
     auto& events = point.events;
     while (!events.empty() && driver_.passed(events.back())) {
@@ -196,15 +204,16 @@ bool DeviceWork::passed(Ticket ticket) {
 bool DeviceWork::wait(Ticket ticket) {
   const auto wanted = static_cast<std::uint64_t>(ticket);
   if (passed(ticket)) return true;
-  ++host_waits_;
   bool done = eventless_ <= passed_;  // There may be earlier ones than the last.
   for (Point& point : points_) {
     if (point.ticket > wanted) break;
     done = (point.late.empty() || record_late(point)) && done && point.complete;
     for (const Event event : point.events) done = driver_.synchronize(event) == Status::ok && done;
   }
-  if (done) settle(wanted);
-  return done || wait_for_all();
+  if (!done) return wait_for_all();
+  ++host_waits_;
+  settle(wanted);
+  return true;
 }
 
 bool DeviceWork::wait_for(void* native) {
@@ -217,13 +226,42 @@ bool DeviceWork::wait_for(void* native) {
   return done;
 }
 
+// By events: a wait for the device as a whole ends any capture, also one that nobody announced.
 bool DeviceWork::wait_for_all() {
   if (!driver_.capabilities().asynchronous) return true;
-  ++host_waits_;
+  if (announced_ != 0) return false;
+  Point now;
+  bool done = passed_ >= eventless_, captured = false;
+  try {
+    streams_.for_each_live([&](const StreamEntry& entry) { record(entry, now); });
+  } catch (const std::exception&) {
+    done = false;
+  }
+  const auto wait_at = [&](Point& point) {
+    captured = (!point.late.empty() && !record_late(point)) || captured;
+    done = point.complete && done;
+    for (const Event event : point.events) done = driver_.synchronize(event) == Status::ok && done;
+  };
+  std::for_each(points_.begin(), points_.end(), wait_at);
+  wait_at(now);
+  for (const Event event : now.events) driver_.release(event);
+  if (captured) return false;
+  if (!done) return wait_for_device();
+  all_passed();
+  return true;
+}
+
+bool DeviceWork::wait_for_device() {
+  if (!driver_.capabilities().asynchronous) return true;
   if (driver_.synchronize_device() != Status::ok) return false;
+  all_passed();
+  return true;
+}
+
+void DeviceWork::all_passed() {
+  ++host_waits_;
   settle(last_);
   current_ = Ticket::none;
-  return true;
 }
 
 bool DeviceWork::order(void* earlier, void* later) {
@@ -253,11 +291,16 @@ bool DriverBacking::create(std::uint32_t cells, Piece& piece) {
   std::erase_if(undestroyed_, [&](Piece left) { return destroy_now(left); });
   if (driver_.capabilities().virtual_memory) {
     drivers::Physical physical = drivers::Physical::none;
-    if (!work_.ok(driver_.create(bytes(cells), physical))) return false;
+    if (!work_.create(bytes(cells), physical)) return false;
     piece = static_cast<Piece>(physical);
     return true;
   }
   drivers::Segment segment;
+  try {
+    undestroyed_.reserve(undestroyed_.size() + shown_.size() + 1);  // So that destroy() cannot fail.
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   if (!work_.ok(driver_.create_segment(bytes(cells), segment))) return false;
   if (work_.add_segment(segment, piece)) return true;
   driver_.destroy_segment(segment);
@@ -292,9 +335,9 @@ bool DriverBacking::map(Cell at, Piece piece, std::uint32_t cells) {
   return work_.map(address(at), bytes(cells), static_cast<drivers::Physical>(piece));
 }
 
-void DriverBacking::unmap(Cell at, Piece piece, std::uint32_t cells) {
+void DriverBacking::unmap(Cell at, Piece, std::uint32_t cells) {
   if (driver_.capabilities().virtual_memory) {
-    work_.unmap(address(at), bytes(cells), static_cast<drivers::Physical>(piece));
+    work_.unmap(address(at), bytes(cells));
   } else {
     shown_.erase(core::raw(at));
   }

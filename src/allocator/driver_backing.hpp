@@ -35,6 +35,8 @@ class DeviceWork {
   // that was destroyed since.
   bool begin_capture(StreamEntry& entry);
   void end_capture(StreamEntry* entry, bool blocking);
+  // Whether a capture was announced that forbids to submit to the stream.
+  bool captured(void* native) const;
   // Whether some stream is being captured whose earlier work no mark covers: what leaves now would leave late.
   bool hidden();
   bool passed(core::Ticket ticket);
@@ -50,15 +52,18 @@ class DeviceWork {
   }
   // Of the stream with the next number; `native` may change and must outlive this.
   void add_stream(void* const& native) { natives_.push_back(&native); }
-  // The host waits for everything. False when the driver failed.
+  // The host waits for what was submitted to all streams. False when the driver failed, or a stream is being captured
+  // whose earlier work cannot be waited for.
   bool wait_for_all();
+  // For work on streams that are not known, too. Ends a capture that was not announced; refused during one that was.
+  bool wait_for_device();
   std::uint64_t host_waits() const { return host_waits_; }
 
-  // A mapping may outlast unmap(), see KeptMappings.
+  // False when the driver, or the host for the books, has no memory. All else needs none of the host's: what a driver
+  // refuses to give back is kept and tried again. A mapping may outlast unmap(), see Mappings.
+  bool create(std::size_t bytes, drivers::Physical& piece);
   bool map(drivers::Address at, std::size_t bytes, drivers::Physical piece);
-  void unmap(drivers::Address at, std::size_t bytes, drivers::Physical piece);
-  // Calls whose failure is kept and tried again: a piece may be shown in one heap while another one gives it back.
-  void end_mapping(drivers::Address at, std::size_t bytes);
+  void unmap(drivers::Address at, std::size_t bytes);
   void destroy(drivers::Physical piece);
   void retry_leftovers();
 
@@ -67,6 +72,7 @@ class DeviceWork {
   // The same for a lack of memory or of something else, which makes the text of out_of_memory say more.
   void note_shortage(std::string text) { shortage_ = std::move(text); }
   void note_shortage() { note_shortage(driver_.error_text()); }
+  void note_failure(std::string text) { failure_ = std::move(text); }
   // Before a request: what went wrong in an earlier one says nothing of it.
   void forget_errors() { shortage_.clear(), failure_.clear(); }
   std::string take_shortage() { return std::exchange(shortage_, {}); }
@@ -89,13 +95,14 @@ class DeviceWork {
     // Streams that were being captured: their events follow when the capture has ended. By slot and id.
     std::vector<std::pair<std::uint32_t, std::uint64_t>> late;
   };
-  // Whether nothing that should be unmapped is left in the range.
-  bool clear_of_leftovers(drivers::Address at, std::size_t bytes);
+  // Where pieces are committed by touching, two addresses would be memory of their own.
+  bool keeps() const { return driver_.capabilities().double_mapping && !driver_.capabilities().commit_on_touch; }
+  bool end_mapping(drivers::Address at, std::size_t bytes);
+  bool destroy_now(drivers::Physical piece);
   void record(const StreamEntry& entry, Point& point);
-  // Whether a capture was announced that forbids to submit to the stream.
-  bool captured(void* native) const;
   bool record_late(Point& point);
   void settle(std::uint64_t ticket);
+  void all_passed();
 
   drivers::Driver& driver_;
   const StreamTable& streams_;
@@ -107,9 +114,8 @@ class DeviceWork {
   core::Ticket current_ = core::Ticket::none;
   std::uint64_t host_waits_ = 0;
   int announced_ = 0;  // Captures under way whose stream was named.
-  KeptMappings kept_;
-  std::map<drivers::Address, std::size_t> still_mapped_;  // The driver refused to unmap these,
-  std::vector<drivers::Physical> undestroyed_;            // and to take these back.
+  Mappings mappings_;
+  std::vector<drivers::Physical> undestroyed_;  // The driver refused to take these back, or to end their mappings.
   std::string failure_;
   std::string shortage_;
   std::map<std::uint64_t, drivers::Segment> segments_;

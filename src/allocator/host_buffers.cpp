@@ -13,8 +13,7 @@ using drivers::Status;
 
 namespace {
 
-// The window of the cache is two of them, 128 KiB: two large pages' worth of waste, as the published rule for whole
-// buffers has it (DESIGN section 2).
+// A buffer of the cache is less than two of them, 128 KiB, larger than what it serves: see BufferCache.
 constexpr std::size_t kPage = 64 * core::KiB;
 
 void* pointer(std::uint64_t address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }

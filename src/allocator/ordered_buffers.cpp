@@ -63,8 +63,9 @@ Block* OrderedBuffers::find(std::uint64_t address) const {
 }
 
 void OrderedBuffers::watch(std::uint64_t limit, bool now) {
-  const bool may_exceed = reserved_ + unseen_ > limit;  // The pool grows in steps of its own.
-  if (unseen_ < kLookBytes && !may_exceed && !now) return;
+  // The pool grows in steps of its own; by one, at least, when more is live than it held.
+  const bool may_exceed = reserved_ + unseen_ > limit, grown = bytes_ > reserved_;
+  if (unseen_ < kLookBytes && !may_exceed && !grown && !now) return;
   unseen_ = 0;
   drivers::PoolFigures pool;
   if (driver_.pool_figures(pool) != Status::ok) return;

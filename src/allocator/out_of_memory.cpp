@@ -2,6 +2,7 @@
 #include "allocator/out_of_memory.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -33,9 +34,8 @@ struct Callbacks {
 
 std::string with_unit(std::uint64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  std::size_t unit = 0;
-  std::uint64_t tenths = bytes * 10;
-  if (bytes > UINT64_MAX / 10) return std::to_string(bytes) + " B";
+  std::size_t unit = bytes > UINT64_MAX / 10 ? 1 : 0;  // Ten times as much must be a number.
+  std::uint64_t tenths = unit == 0 ? bytes * 10 : bytes / 1024 * 10;
   for (; tenths >= 10240 && unit + 1 < std::size(kUnits); ++unit) tenths /= 1024;
   std::string text = std::to_string(tenths / 10);
   if (unit != 0) text += '.' + std::to_string(tenths % 10);
@@ -73,17 +73,18 @@ void DeviceAllocator::throw_out_of_memory(std::size_t bytes, const std::string& 
     largest = central_.largest_free(lock);
   }
   const Stats s = stats();
+  const bool limited = s.memory_limit != std::numeric_limits<std::size_t>::max();
   std::string text = "cistern: out of memory on " + to_string(device_) + ": asked for " + with_unit(bytes) +
-                     ", limit " + with_unit(s.memory_limit) + ", active " + with_unit(s.active) +
+                     ", limit " + (limited ? with_unit(s.memory_limit) : "none") + ", active " + with_unit(s.active) +
                      (s.views > 0 ? " (" + with_unit(s.views) + " of it views)" : "") + ", cached " +
                      with_unit(s.cached) + ", reserved " + with_unit(s.reserved) + ", largest free range " +
                      with_unit(largest);
   const drivers::Capabilities& device = central_.capabilities();
   // By bytes alone there would be room: what is short is whole pieces.
   const std::uint64_t live = s.active - std::min(s.active, s.views);
-  if (device.virtual_memory && live <= s.memory_limit && bytes <= s.memory_limit - live) {
+  if (limited && device.virtual_memory && live <= s.memory_limit && bytes <= s.memory_limit - live) {
     text += "; memory is mapped in pieces of " + with_unit(device.granularity) + ", the limit has room for " +
-            std::to_string(s.memory_limit / device.granularity);
+            std::to_string(s.memory_limit / device.granularity) + " of them";
   }
   const auto entries = tag_figures_.entries();
   for (std::size_t i = 0; i < std::min<std::size_t>(entries.size(), 3) && entries[i].active != 0; ++i) {

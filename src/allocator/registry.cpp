@@ -97,9 +97,14 @@ DeviceAllocator& made_once(std::atomic<DeviceAllocator*>& slot, Make make) {
 void renew_registry_lock() { new (&registry_mutex()) std::mutex; }
 
 std::string unavailable(Device device) {
+  std::string text = "device " + to_string(device) + " is not available";
+  if (static_cast<std::size_t>(device.type) >= kNames.size()) return text;
   std::string why;
-  if (static_cast<std::size_t>(device.type) < kNames.size()) device_count(device.type, &why);
-  return "device " + to_string(device) + " is not available" + (why.empty() ? "" : ": ") + why;
+  const std::int32_t count = device_count(device.type, &why);
+  if (!why.empty()) return text + ": " + why;
+  text += count == 1 ? "; there is 1: " : "; there are " + std::to_string(count) + ": ";
+  text += to_string(Device{device.type, 0});
+  return count == 1 ? text : text + " to " + to_string(Device{device.type, count - 1});
 }
 
 DeviceAllocator& device_allocator(Device device) {

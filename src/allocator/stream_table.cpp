@@ -1,6 +1,8 @@
 // Streams by number.
 #include "allocator/stream_table.hpp"
 
+#include <algorithm>
+
 namespace cistern::allocation {
 namespace {
 
@@ -28,7 +30,8 @@ StreamEntry* StreamTable::add(std::uint64_t driver_id, void* native, StreamHeap*
     free_.pop_back();
   } else {
     if (used_ == kMaxStreams) return nullptr;
-    free_.reserve(used_ + 1);  // So that remove() cannot fail.
+    // So that remove() cannot fail.
+    if (free_.capacity() <= used_) free_.reserve(std::max<std::size_t>(16, 2 * std::size_t{used_}));
     auto fresh = std::make_unique<StreamEntry>();
     by_driver_id_.emplace(driver_id, fresh.get());
     entry = fresh.release();

@@ -153,7 +153,7 @@ std::uint32_t take_heap_number() {
 void give_heap_number(std::uint32_t number) {
   Threads& threads = Threads::get();
   const std::lock_guard lock(threads.mutex);
-  if (number != kPrimaryHeap) threads.numbers[number] = false;
+  if (number > kPrimaryHeap) threads.numbers[number] = false;
 }
 
 void lock_threads() { Threads::get().mutex.lock(); }

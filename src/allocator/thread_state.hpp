@@ -1,4 +1,4 @@
-// What a thread knows: its cache of each heap, and whether it must take the long way. The only thread_local of Cistern.
+// What a thread knows: its cache of each heap, and whether it must take the long way. The layer's only thread_local.
 //
 //   caches[n]   the thread's cache of heap number n; `empty_cache` while there is none or every call must be looked at
 //   fast        the thread's record while frees may take the short way, else an address that no cache has

@@ -65,11 +65,9 @@ BufferCache::Taken BufferCache::take(std::size_t bytes) {
       if (nodes_[index].capacity >= end) break;
       const Taken taken{nodes_[index].buffer, nodes_[index].capacity};
       unlink(slot, index);
-      ++hits_;
       return taken;
     }
   }
-  ++misses_;
   return {};
 }
 
@@ -82,7 +80,6 @@ BufferCache::Taken BufferCache::take_oldest() {
 
 void BufferCache::put(void* buffer, std::size_t capacity) {
   if (capacity == 0 || capacity > cap_ || !make_room()) {
-    ++evictions_;
     evict_(buffer, capacity);
     return;
   }
@@ -169,7 +166,6 @@ void BufferCache::unlink(Slot& slot, std::uint32_t index) {
 void BufferCache::evict_node(std::uint32_t index) {
   const Node node = nodes_[index];
   unlink(table_[find(key_of(node.capacity))], index);
-  ++evictions_;
   evict_(node.buffer, node.capacity);
 }
 

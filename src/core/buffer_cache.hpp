@@ -72,9 +72,6 @@ class BufferCache {
   std::size_t cap() const { return cap_; }
   std::size_t bytes() const { return bytes_; }
   std::size_t count() const { return count_; }
-  std::uint64_t hits() const { return hits_; }
-  std::uint64_t misses() const { return misses_; }
-  std::uint64_t evictions() const { return evictions_; }
 
   // One message a broken rule; empty when all hold.
   std::vector<std::string> check_invariants() const;
@@ -113,9 +110,6 @@ class BufferCache {
   std::uint32_t unused_ = kNone;
   std::uint32_t oldest_ = kNone;
   std::uint32_t newest_ = kNone;
-  std::uint64_t hits_ = 0;
-  std::uint64_t misses_ = 0;
-  std::uint64_t evictions_ = 0;
   std::vector<Node> nodes_;
   std::vector<Slot> table_;
 };

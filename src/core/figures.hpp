@@ -59,7 +59,8 @@ struct Account {
 
 class Figures {
  public:
-  static constexpr std::int64_t kCredit = 64 * KiB;  // How far a thread may pass the peak unseen: DESIGN section 3.
+  // How far a thread may pass the peak unseen: docs/design.md, "Limits and figures".
+  static constexpr std::int64_t kCredit = 64 * KiB;
   static constexpr std::int64_t kNoFloor = Account::kNone;
 
   Figures() { attach(shared_); }

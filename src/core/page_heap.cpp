@@ -293,14 +293,6 @@ void PageHeap::set_idle(HeapNode* node, bool idle) {
   impl_->group.note_live();
 }
 
-Freed PageHeap::Impl::freed_in(const HeapNode* node, std::uint64_t end) {
-  Freed freed;
-  for (; node != nullptr && node->offset < end; node = node->next) {
-    if (node->state == NodeState::run) freed.join(node->freed);
-  }
-  return freed;
-}
-
 void PageHeap::for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const {
   const PieceTable& pieces = impl_->group.pieces;
   for (PieceTable::Index i = 1; i < pieces.slots(); ++i) {

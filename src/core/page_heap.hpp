@@ -78,7 +78,6 @@ struct HeapCounts {
   std::uint64_t created = 0;
   std::uint64_t moved = 0;
   std::uint64_t released = 0;
-  std::uint64_t waits = 0;  // Times that the host waited.
 };
 
 // What the fast ways ask at every step, kept up to date by the slow ones.

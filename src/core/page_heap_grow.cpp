@@ -8,6 +8,15 @@
 
 namespace cistern::core {
 
+// Makes the taker's stream wait for those that freed the runs in the stretch: run by run, since of more than a few
+// streams together it is not known which. False when one of them cannot be waited for now.
+bool PageHeap::Impl::order(Stretch where) {
+  for (const HeapNode* node = node_at(where.begin); node != nullptr && node->offset < where.end; node = node->next) {
+    if (node->state == NodeState::run && !group.order(taker.stream, node->freed, where, backing)) return false;
+  }
+  return true;
+}
+
 HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream) {
   if (!group.config.virtual_memory) return grow_segment(bytes, alignment, stream);
   group.collect(false);
@@ -21,14 +30,15 @@ HeapNode* PageHeap::Impl::grow(std::uint64_t bytes, std::uint64_t alignment, Str
     // Before new memory is merged with what lies beside the place. Where some stream cannot be waited for (a graph
     // capture): once more, beside what it freed.
     const Stretch where{place.offset, place.offset + bytes};
-    if (!group.order(stream, freed_in(node_at(place.offset), where.end), where, backing)) {
+    if (!order(where)) {
       if (std::exchange(taker.over, Over::ready) == Over::any) attempt = kBest - 1;
       continue;
     }
     const Span wanted = cells_of(place.offset, bytes);
+    if (missing(wanted) > group.obtainable_cells()) continue;  // Not after pieces have moved for nothing.
     while (attempt == kRelease && release_one(1, wanted, true)) {
     }
-    const bool filled = fill(wanted);
+    const bool filled = fill(wanted, where.end);
     group.finish_moves(backing);
     if (filled) return carve(node_at(place.offset), place.offset, bytes, stream);
   }
@@ -75,7 +85,15 @@ std::uint32_t PageHeap::Impl::segment_place(std::uint64_t cells) const {
   return at == nullptr ? 0 : static_cast<std::uint32_t>(at->offset >> cell_shift) + 1;
 }
 
-bool PageHeap::Impl::fill(Span wanted) {
+std::uint32_t PageHeap::Impl::missing(Span cells) const {
+  std::uint32_t count = 0;
+  for (std::uint32_t c = cells.first; c < cells.last; ++c) count += cell_piece[c] == 0 ? 1 : 0;
+  return count;
+}
+
+bool PageHeap::Impl::fill(Span wanted, std::uint64_t block_end) {
+  const bool shares_end = block_end % cell_bytes != 0 && wanted.last - wanted.first >= HeapTuning::own_end_request;
+  const std::uint32_t cut = shares_end ? wanted.last - 1 : wanted.last;
   for (std::uint32_t c = wanted.first; c < wanted.last;) {
     if (cell_piece[c] != 0) {
       ++c;
@@ -85,14 +103,15 @@ bool PageHeap::Impl::fill(Span wanted) {
     if (gap->state != NodeState::gap) return false;
     const auto gap_end = static_cast<std::uint32_t>((gap->offset + gap->size) >> cell_shift);
     const std::uint32_t end = std::min(gap_end, wanted.last);
-    if (!fill_gap({c, gap_end}, end - c, wanted)) return false;
+    if (!fill_gap({c, gap_end}, end - c, wanted, cut)) return false;
     c = end;
   }
   return true;
 }
 
-// Fills the first `need` cells of the gap, left to right; the last piece may reach beyond them.
-bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
+// Fills the first `need` cells of the gap, left to right; the last piece may reach beyond them. None that is made
+// reaches across `cut`, a cell of what is wanted.
+bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted, std::uint32_t cut) {
   const std::uint32_t cap = group.cap();
   const std::uint64_t part = group.config.commit_on_touch ? 0 : floor_pow2(group.held_cells() / HeapTuning::chunk_part);
   const auto chunk = static_cast<std::uint32_t>(std::min<std::uint64_t>(cap, part));
@@ -100,8 +119,11 @@ bool PageHeap::Impl::fill_gap(Span gap, std::uint32_t need, Span wanted) {
   while (need > 0) {
     const std::uint32_t room = gap.last - at - need;
     const std::uint64_t allowed = group.allowed_cells();
-    auto d = static_cast<std::uint32_t>(floor_pow2(std::min(need, cap)));
-    if (d < chunk && chunk <= need + room && group.held_cells() + chunk <= allowed) d = chunk;
+    std::uint32_t d = std::min(need, cap);
+    if (d < chunk && wanted.last - wanted.first <= HeapTuning::chunk_request && chunk <= need + room &&
+        group.held_cells() + chunk <= allowed)
+      d = chunk;
+    if (at < cut && cut < wanted.last) d = std::min(d, cut - at);
     const bool may_create = group.held_cells() + d <= std::min(allowed, group.limit_cells());
     // One much larger leaves a rest, but to give it back and make a smaller one holds both until work has passed.
     const std::uint32_t most = may_create ? std::min(2 * need, need + room) : need + room;

@@ -42,7 +42,12 @@ struct HeapTuning {
   static constexpr std::uint64_t tight_part = 64;  // Under a limit: 1/64 of it, within 2 and 4 cells.
   static constexpr std::uint64_t tight_least = 2;
   static constexpr std::uint64_t tight_most = 4;
-  static constexpr std::uint64_t chunk_part = 48;    // Pieces grow beyond the need up to 1/48 of what is held.
+  // For requests that touch up to two cells, pieces grow beyond the need, up to 1/48 of what is held. Those of larger
+  // requests end with them: a piece that two large blocks share is kept by either. From 16 cells on a last cell that is
+  // not filled is a piece of its own, for the same reason; with 3 the recorded traces take a fifth more operations.
+  static constexpr std::uint64_t chunk_part = 48;
+  static constexpr std::uint32_t chunk_request = 2;
+  static constexpr std::uint32_t own_end_request = 16;
   static constexpr std::uint64_t segment_part = 16;  // Segments (no virtual memory): 1/16 of what is held, at most the
   static constexpr std::uint64_t segment_count = 512;  // configured size or 1/512, so that their number stays bounded.
 };
@@ -89,6 +94,10 @@ struct HeapGroup::Impl {
   std::uint64_t tolerated_cells() const { return cells_of(peak_live_bytes / 25 * 28); }
   // In pieces without a live byte that may leave their place.
   std::uint64_t free_cells() const;
+  // At most so many can be brought to a place.
+  std::uint64_t obtainable_cells() const {
+    return free_cells() + std::max(limit_cells(), pieces.cells()) - pieces.cells();
+  }
   // Visits these pieces.
   template <class F>
   void for_each_free(F&& f) const;
@@ -153,8 +162,6 @@ struct PageHeap::Impl {
   void forget_start(HeapNode* node);
   HeapNode* node_at(std::uint64_t offset) const;
   HeapNode* node_of(const PieceInfo& piece) const { return node_at(stretch_of(piece).begin); }
-  // Who freed the runs from a node on, up to an offset.
-  static Freed freed_in(const HeapNode* node, std::uint64_t end);
   static Stretch stretch_of(const HeapNode& node) { return {node.offset, node.offset + node.size}; }
   Stretch stretch_of(const PieceInfo& piece) const {
     return {std::uint64_t{piece.start} << cell_shift, std::uint64_t{piece.start + piece.cells} << cell_shift};
@@ -203,11 +210,13 @@ struct PageHeap::Impl {
   std::int64_t unmapped_cost(const Hole& hole, std::uint64_t offset, std::uint64_t bytes, bool fewest_cells) const;
 
   // --- Growth (page_heap_grow.cpp) ---
+  bool order(Stretch where);
   HeapNode* grow(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream);
   HeapNode* grow_segment(std::uint64_t bytes, std::uint64_t alignment, StreamIndex stream);
   std::uint32_t segment_place(std::uint64_t cells) const;
-  bool fill(Span wanted);
-  bool fill_gap(Span gap, std::uint32_t need, Span wanted);
+  std::uint32_t missing(Span cells) const;
+  bool fill(Span wanted, std::uint64_t block_end);
+  bool fill_gap(Span gap, std::uint32_t need, Span wanted, std::uint32_t cut);
   bool create_piece(std::uint32_t cells, std::uint32_t at, Span keep, std::uint32_t& made);
 
   // --- Pieces that move and leave (page_heap_pieces.cpp) ---

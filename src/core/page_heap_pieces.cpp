@@ -149,9 +149,9 @@ void HeapGroup::Impl::collect(bool may_wait) {
   for (; done < stale.size() && stale[done].ticket != kUnmarked; ++done) {
     const StaleAddress entry = stale[done];
     PageHeap::Impl& heap = *entry.node->heap->impl_;
-    if (entry.ticket != Ticket::none && !heap.backing.passed(entry.ticket)) {
-      if (!may_wait || !heap.backing.wait(entry.ticket)) break;
-      ++counts.waits;
+    if (entry.ticket != Ticket::none && !heap.backing.passed(entry.ticket) &&
+        (!may_wait || !heap.backing.wait(entry.ticket))) {
+      break;
     }
     const PageHeap::Impl::Span span = heap.cells_of(entry.node->offset, entry.node->size);
     const std::uint32_t cells = span.last - span.first;

@@ -136,7 +136,7 @@ std::int64_t PageHeap::Impl::unmapped_cost(const Hole& hole, std::uint64_t offse
     const std::uint64_t to = std::min(n->offset + n->size, end);
     const std::uint64_t count = (to - from) >> cell_shift;
     cells += static_cast<std::int64_t>(count);
-    operations += static_cast<std::int64_t>(count / cap) + std::popcount(count % cap);
+    operations += static_cast<std::int64_t>((count + cap - 1) / cap);
   }
   if (fewest_cells) return cells * kCell + operations;
   Span pieces = free_pieces({hole.begin, hole.end}, span);

@@ -8,8 +8,11 @@ namespace cistern::core {
 
 void StreamUses::add(const Block* block, std::uint32_t stream) {
   const std::lock_guard lock(mutex_);
-  auto& streams = uses_[block];
-  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  if (const auto found = uses_.find(block); found == uses_.end()) {
+    uses_.emplace(block, std::vector<std::uint32_t>{stream});
+  } else if (std::find(found->second.begin(), found->second.end(), stream) == found->second.end()) {
+    found->second.push_back(stream);
+  }
   count_.store(uses_.size(), std::memory_order_release);
 }
 

@@ -2,6 +2,7 @@
 #include "pool/planned_arena_core.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "cistern/error.hpp"
@@ -228,7 +229,13 @@ void ArenaCore::end_cycle() {
   if (pool_used_ || pool_.escaped_count() != 0) pool_.reset();
 
   const std::uint64_t plans = figures_.plans + (job_ != nullptr ? 1 : 0);
-  if (was_recording) learn_recorded();
+  if (was_recording) {
+    try {
+      learn_recorded();
+    } catch (const std::bad_alloc&) {
+      ++figures_.failed_plans;  // The cycle has ended all the same; another one like it may be learned.
+    }
+  }
   decide_recording(was_recording, figures_.plans + (job_ != nullptr ? 1 : 0) != plans);
   finish_job();
   follow(guess_next(ended));

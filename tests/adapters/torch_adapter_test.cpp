@@ -1,7 +1,11 @@
 // The functions that PyTorch calls, over the CUDA stand-in, with PyTorch's own C++ types: pools and their uses, failed
 // captures, streams, exceptions.
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstdio>
 #include <functional>
 #include <set>
 #include <thread>
@@ -38,7 +42,7 @@ class TorchAdapter : public ::testing::Test {
   static void SetUpTestSuite() {
     if (!library().usable() || !library().is_standin()) return;
     if (adapter_ == nullptr) {
-      library().restart({{"LAG_US", "50"}});
+      library().restart({{"LAG_US", "50"}, {"DEVICES", "2"}});
       drivers::cuda::Context context = nullptr;
       ASSERT_EQ(library().api.primary_retain(&context, 0), 0);
       ASSERT_EQ(library().api.context_push(context), 0);
@@ -111,7 +115,12 @@ TEST_F(TorchAdapter, FailuresAreExceptionsAndNeverNull) {
   } catch (const std::exception& error) {
     EXPECT_EQ(std::string(error.what()).find("CUDA out of memory. cistern: "), 0U) << error.what();
   }
-  EXPECT_THROW(alloc(-5), std::exception);
+  try {
+    alloc(-5);
+    ADD_FAILURE() << "no exception";
+  } catch (const std::exception& error) {
+    EXPECT_STREQ(error.what(), "cistern: asked for -5 bytes on cuda:0: expected 0 or more");
+  }
   const auto set =
       adapter_->get<decltype(cistern_torch_set_out_of_memory_handler)>("cistern_torch_set_out_of_memory_handler");
   set([](const char* text) { throw std::domain_error(text); });
@@ -128,7 +137,11 @@ TEST_F(TorchAdapter, AFreeOfAnotherSizeChangesNothing) {
   for (const std::ptrdiff_t wrong : {std::ptrdiff_t{-1}, std::ptrdiff_t{1} << 20}) {
     ::testing::internal::CaptureStderr();
     free(ptr, wrong);
-    EXPECT_NE(::testing::internal::GetCapturedStderr().find(std::to_string(wrong)), std::string::npos);
+    char address[24];
+    std::snprintf(address, sizeof address, "%p", ptr);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "cistern: free: buffer " + std::string(address) +
+                                                            " (5120 bytes, cuda:0) is freed with size " +
+                                                            std::to_string(wrong) + ": expected 0 to 5120\n");
     EXPECT_EQ(read().requested[0].current, 5000);
   }
   free(ptr, 5000);
@@ -166,12 +179,12 @@ TEST_F(TorchAdapter, APoolLivesUntilItsLastUseIsReleased) {
   void* kept[2] = {};
   for (int i = 0; i < 2; ++i) {
     begin(id, [=](void* native) { return native == stream; });
-    ASSERT_EQ(library().graph.begin(stream, drivers::cuda::kCaptureGlobal), 0);
+    ASSERT_EQ(library().program.begin(stream, drivers::cuda::kCaptureGlobal), 0);
     kept[i] = alloc(3 << 20, stream);
     void* graph = nullptr;
-    ASSERT_EQ(library().graph.end(stream, &graph), 0);
-    ASSERT_EQ(library().graph.instantiate(&graphs[i], graph, 0), 0);
-    ASSERT_EQ(library().graph.destroy(graph), 0);
+    ASSERT_EQ(library().program.end(stream, &graph), 0);
+    ASSERT_EQ(library().program.instantiate(&graphs[i], graph, 0), 0);
+    ASSERT_EQ(library().program.destroy(graph), 0);
     end(id);
   }
   EXPECT_EQ(pools(), (std::set<PoolId>{id}));
@@ -179,7 +192,7 @@ TEST_F(TorchAdapter, APoolLivesUntilItsLastUseIsReleased) {
   reset();
   EXPECT_EQ(pools(), (std::set<PoolId>{id}));
   for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(library().graph.destroy_executable(graphs[i]), 0);
+    ASSERT_EQ(library().program.destroy_executable(graphs[i]), 0);
     free(kept[i], 3 << 20, stream);
   }
   release(id);
@@ -286,10 +299,37 @@ TEST_F(TorchAdapter, AStreamIsNewAfterItWasSaidToBeDestroyed) {
   ASSERT_EQ(stream_destroyed(0, stream), CISTERN_OK);
   library().destroy_stream(stream);
   EXPECT_EQ(stream_destroyed(0, nullptr), CISTERN_OK);
-  EXPECT_EQ(stream_destroyed(63, library().stream(1)), CISTERN_OK) << "nothing was ever allocated on it";
-  EXPECT_EQ(stream_destroyed(-1, library().stream(1)), CISTERN_INVALID_ARGUMENT);
-  EXPECT_EQ(stream_destroyed(64, nullptr), CISTERN_INVALID_ARGUMENT);
+  EXPECT_EQ(stream_destroyed(1, library().stream(1, 1)), CISTERN_OK) << "nothing was ever allocated on it";
   EXPECT_EQ(library().violations(), std::vector<std::string>{});
+}
+
+TEST_F(TorchAdapter, ADeviceThatIsNotThereIsRefusedByAll) {
+  const auto last_error = adapter_->get<decltype(cistern_last_error)>("cistern_last_error");
+  const auto try_alloc = adapter_->get<decltype(cistern_torch_try_alloc)>("cistern_torch_try_alloc");
+  const auto get_figures = adapter_->get<decltype(cistern_torch_get_figures)>("cistern_torch_get_figures");
+  const auto reset_peaks = adapter_->get<decltype(cistern_torch_reset_peaks)>("cistern_torch_reset_peaks");
+  const auto reset_accumulated =
+      adapter_->get<decltype(cistern_torch_reset_accumulated)>("cistern_torch_reset_accumulated");
+  cistern_torch_figures figures{};
+  figures.struct_size = sizeof figures;
+  for (const int device : {-1, 2, 63, 64}) {
+    const std::string text =
+        "cistern: device cuda:" + std::to_string(device) + " is not available; there are 2: cuda:0 to cuda:1";
+    EXPECT_EQ(get_figures(device, &figures), CISTERN_INVALID_ARGUMENT);
+    EXPECT_EQ(last_error(), text);
+    EXPECT_EQ(reset_peaks(device), CISTERN_INVALID_ARGUMENT);
+    EXPECT_EQ(last_error(), text);
+    EXPECT_EQ(reset_accumulated(device), CISTERN_INVALID_ARGUMENT);
+    EXPECT_EQ(last_error(), text);
+    for (void* const stream : {static_cast<void*>(nullptr), static_cast<void*>(library().stream(1))}) {
+      EXPECT_EQ(stream_destroyed(device, stream), CISTERN_INVALID_ARGUMENT);
+      EXPECT_EQ(last_error(), text);
+    }
+    EXPECT_EQ(try_alloc(8, device, nullptr), nullptr);
+    EXPECT_EQ(last_error(), text);
+  }
+  EXPECT_EQ(get_figures(1, &figures), CISTERN_OK) << "nothing was ever allocated on it";
+  EXPECT_EQ(figures.count[0].allocated, 0);
 }
 
 // After those above: leaves a stream behind that is gone.
@@ -302,6 +342,18 @@ TEST_F(TorchAdapter, AStreamWhoseHandleCameBackIsAnotherStream) {
     library().destroy_stream(stream);
   }
   EXPECT_EQ(library().violations(), std::vector<std::string>{});
+}
+
+TEST_F(TorchAdapter, AStreamIsNewAfterTheCInterfaceWasToldThatItIsDestroyed) {
+  void* const handle = library().make_stream(0, drivers::cuda::kStreamNonBlocking);
+  free(alloc(1000, handle), 1000, handle);
+  cistern_stream* stream = nullptr;
+  ASSERT_EQ(adapter_->get<decltype(cistern_stream_open)>("cistern_stream_open")({CISTERN_CUDA, 0}, handle, &stream), 0);
+  ASSERT_EQ(adapter_->get<decltype(cistern_stream_destroyed)>("cistern_stream_destroyed")(stream), 0);
+  adapter_->get<decltype(cistern_stream_close)>("cistern_stream_close")(stream);
+  EXPECT_NO_THROW(free(alloc(1000, handle), 1000, handle));
+  EXPECT_EQ(stream_destroyed(0, handle), CISTERN_OK);
+  library().destroy_stream(static_cast<drivers::cuda::Stream>(handle));
 }
 
 TEST_F(TorchAdapter, BaseAllocationIsTheBufferAround) {
@@ -356,6 +408,31 @@ TEST_F(TorchAdapter, NullIsTakenAsTheHeaderSays) {
   const auto record = adapter_->get<decltype(cistern_torch_record_stream)>("cistern_torch_record_stream");
   record(nullptr, library().stream(1));
   record(&snapshot, nullptr);
+}
+
+// Workers of a data loader are forked while other threads are anywhere in the adapter.
+TEST_F(TorchAdapter, AForkedChildMayFreeWhatItInherited) {
+  void* const mine = alloc(1000);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) free(alloc(1000), 1000);
+  });
+  bool stuck = false;
+  for (int i = 0; i < 400 && !stuck; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(5);
+      free(mine, 1000);
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    stuck = !WIFEXITED(status);
+  }
+  stop = true;
+  other.join();
+  EXPECT_FALSE(stuck) << "a child waits for a lock that nobody has";
+  free(mine, 1000);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void churn(DeviceAllocator& a, const Stream& s, std::uint64_t seed, int steps) {
 
 TEST_F(CapturePools, ReplaysFindTheirMemoryWhateverHappensInBetween) {
   for (const CudaMode mode : {CudaMode::virtual_memory, CudaMode::segments}) {
-    start({{"MEMORY", "268435456"}}, {.mode = mode});
+    start({.mode = mode}, {{"MEMORY", "268435456"}});
     const Stream s = stream(1), other = stream(2);
     const Buffer earlier = a().malloc(3_MiB, s);
     const void* const before = earlier.ptr();
@@ -145,7 +145,7 @@ TEST_F(CapturePools, AnAbortedCaptureGivesEverythingBack) {
 }
 
 TEST_F(CapturePools, NobodyEndsACaptureByAllocatingAllTheWhile) {
-  start({{"MEMORY", "134217728"}});
+  start({}, {{"MEMORY", "134217728"}});
   const Stream s = stream(1), two = stream(2), three = stream(3);
   std::atomic<bool> stop{false};
   std::atomic<int> rounds{0};
@@ -188,7 +188,7 @@ TEST_F(CapturePools, NobodyEndsACaptureByAllocatingAllTheWhile) {
 }
 
 TEST_F(CapturePools, MarksWaitForTheEndOfACaptureOnStreamsThatWereNotNamed) {
-  start({{"MANUAL", "1"}});
+  start({}, {{"MANUAL", "1"}});
   const Stream s = stream(1), other = stream(2);
   const Buffer used = a().malloc(20_MiB, other);
   fill(s, a().malloc(64, s), 1);  // Work on the stream before its capture.
@@ -211,7 +211,7 @@ TEST_F(CapturePools, MarksWaitForTheEndOfACaptureOnStreamsThatWereNotNamed) {
 }
 
 TEST_F(CapturePools, TheWorkOfANamedStreamIsMarkedBeforeItsCapture) {
-  start({{"MANUAL", "1"}});
+  start({}, {{"MANUAL", "1"}});
   const Stream s = stream(1), other = stream(2);
   const Buffer used = a().malloc(20_MiB, other);
   fill(s, used, 1);
@@ -314,6 +314,20 @@ TEST_F(CapturePools, GraphMemoryDoesNotMoveToTheHost) {
   a().free(small);
 }
 
+TEST_F(CapturePools, PoolsTakeNoNumberOfThreadCaches) {
+  const Stream s = stream(1);
+  std::vector<std::uint64_t> pools;
+  for (std::size_t i = 0; i < kInlineHeaps; ++i) {
+    pools.push_back(a().make_pool());
+    a().begin_pool(pools.back(), s);
+    a().free(a().malloc(1_MiB, s));
+    a().end_pool(pools.back());
+  }
+  EXPECT_LT(a().central().streams().at(stream(2).slot())->number.load(), kInlineHeaps)
+      << "a stream keeps the short way";
+  for (const std::uint64_t pool : pools) a().release_pool(pool);
+}
+
 TEST_F(CapturePools, MisuseIsNamed) {
   const Stream s = stream(1);
   const std::uint64_t pool = a().make_pool();
@@ -344,7 +358,7 @@ TEST_F(CapturePools, AnAllocatorMayGoWithOpenPools) {
 
 TEST_F(CapturePools, EveryFailingCallLeavesThePoolSound) {
   for (std::uint64_t n = 1; n < 400; ++n) {
-    start({{"LAG_US", "0"}});
+    start({}, {{"LAG_US", "0"}});
     const Stream s = stream(1);
     const std::uint64_t pool = a().make_pool();
     const std::uint64_t injected = control().injected();

@@ -1,42 +1,34 @@
-// For the tests of the allocator over the CUDA driver: a fresh stand-in and an allocator, checked at the test's end.
+// For the tests of the allocator over the CUDA driver: a stand-in and an allocator, checked at the test's end.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "allocator/allocator_fixture.hpp"
-#include "drivers/cuda/cuda_driver.hpp"
-#include "standin/cuda/cuda_library.hpp"
+#include "drivers/cuda_fixture.hpp"
 
 namespace cistern::allocation {
 
-class CudaAllocator : public ::testing::Test {
+class CudaAllocator : public drivers::CudaTest {
  protected:
-  using Settings = std::map<std::string, std::string>;
-
-  void SetUp() override {
-    if (!library().is_standin()) GTEST_SKIP() << "needs the stand-in: " << library().why();
-  }
   void TearDown() override {
-    if (!library().is_standin()) return;
     if (allocator_ != nullptr) expect_sound(*allocator_);
     allocator_.reset();
-    control().complete_all();
-    EXPECT_EQ(library().violations(), std::vector<std::string>{});
-    EXPECT_EQ(library().leaks(), std::vector<std::string>{});
+    drivers::CudaTest::TearDown();
   }
-  static standin::CudaLibrary& library() { return standin::CudaLibrary::get(); }
-  static const standin::Controls& control() { return library().control; }
 
   void start(const drivers::CudaConfig& config = {}, const Settings& settings = {}) {
     allocator_.reset();
-    library().restart(settings);
-    std::string why;
-    auto made = drivers::make_cuda_driver(0, config, &why);
-    ASSERT_NE(made, nullptr) << why;
+    restart(settings);
+    auto made = make(config);
+    ASSERT_NE(made, nullptr);
     allocator_ = std::make_unique<DeviceAllocator>(Device::cuda(0), std::move(made));
+  }
+  // The program's own context, current all the time: getting it would end a capture.
+  static void enter_context() {
+    drivers::cuda::Context context = nullptr;
+    ASSERT_EQ(library().api.primary_retain(&context, 0), 0);
+    ASSERT_EQ(library().api.context_push(context), 0);
   }
   DeviceAllocator& allocator() { return *allocator_; }
   drivers::Driver& driver() { return allocator_->driver(); }

@@ -3,44 +3,24 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "allocator/allocator_fixture.hpp"
+#include "allocator/cuda_fixture.hpp"
 #include "cistern/error.hpp"
-#include "drivers/cuda/cuda_driver.hpp"
-#include "standin/cuda/cuda_library.hpp"
 
 namespace cistern::allocation {
 
-class CudaMisuse : public ::testing::Test {
+class CudaMisuse : public CudaAllocator {
  protected:
+  bool needs_standin() const override { return false; }
   void SetUp() override {
-    if (!library().usable()) GTEST_SKIP() << library().why();
-    start({});
+    CudaAllocator::SetUp();
+    if (!IsSkipped()) start();
   }
   void TearDown() override {
-    if (allocator_ == nullptr) return;
-    works();
-    expect_sound(*allocator_);
-    allocator_.reset();
-    if (!library().is_standin()) return;
-    EXPECT_EQ(library().violations(), std::vector<std::string>{});
-    EXPECT_EQ(library().leaks(), std::vector<std::string>{});
+    if (allocator_ != nullptr) works();
+    CudaAllocator::TearDown();
   }
-  static standin::CudaLibrary& library() { return standin::CudaLibrary::get(); }
-
-  void start(const drivers::CudaConfig& config, const std::map<std::string, std::string>& settings = {}) {
-    allocator_.reset();
-    if (library().is_standin()) library().restart(settings);
-    std::string why;
-    auto made = drivers::make_cuda_driver(0, config, &why);
-    ASSERT_NE(made, nullptr) << why;
-    allocator_ = std::make_unique<DeviceAllocator>(Device::cuda(0), std::move(made));
-  }
-  Stream stream(int i) { return allocator_->stream(library().stream(i)); }
   static std::uint64_t address(const Buffer& b) { return reinterpret_cast<std::uintptr_t>(b.ptr()); }
 
   // The call throws invalid_argument with this in its text, and leaves the figures as they were.
@@ -66,8 +46,6 @@ class CudaMisuse : public ::testing::Test {
       allocator_->free(b);
     }
   }
-
-  std::unique_ptr<DeviceAllocator> allocator_;
 };
 
 }  // namespace cistern::allocation

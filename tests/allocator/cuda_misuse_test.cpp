@@ -125,7 +125,7 @@ TEST_F(CudaMisuse, FreesFromHostFunctionsWhileAnotherThreadWaits) {
         call.allocator->free(call.buffer);
         ++*call.done;
       };
-      ASSERT_EQ(library().graph.launch_host(library().stream(1), function, &calls.back()), 0);
+      ASSERT_EQ(library().program.launch_host(library().stream(1), function, &calls.back()), 0);
     }
   });
   other.join();

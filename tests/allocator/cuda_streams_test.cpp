@@ -1,7 +1,10 @@
 // Streams that are unlike others: each thread's own default stream, streams that are destroyed or captured meanwhile,
-// and frees from their host functions. Most of it runs over the vendor's library, too.
+// and frees from their host functions; what streams are known by; errors of the driver. Most of it runs over the
+// vendor's library, too.
+#include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdint>
 #include <future>
 #include <thread>
@@ -23,25 +26,19 @@ class CudaStreams : public CudaMisuse {
  protected:
   void SetUp() override {
     CudaMisuse::SetUp();
-    if (!IsSkipped()) enter();
-  }
-  // The program's own context, current all the time: getting it would end a capture.
-  static void enter() {
-    cuda::Context context = nullptr;
-    ASSERT_EQ(library().api.primary_retain(&context, 0), 0);
-    ASSERT_EQ(library().api.context_push(context), 0);
+    if (!IsSkipped()) enter_context();
   }
   static void fill(void* native, const Buffer& b, unsigned char value) {
     EXPECT_EQ(library().api.fill_async(address(b), value, b.size(), static_cast<cuda::Stream>(native)), 0);
   }
   static void begin(void* native) {
-    ASSERT_EQ(library().graph.begin(static_cast<cuda::Stream>(native), cuda::kCaptureGlobal), 0);
+    ASSERT_EQ(library().program.begin(static_cast<cuda::Stream>(native), cuda::kCaptureGlobal), 0);
   }
   static void expect_end(void* native) {
     void* graph = nullptr;
-    EXPECT_EQ(library().graph.end(static_cast<cuda::Stream>(native), &graph), 0) << "the capture was ended";
+    EXPECT_EQ(library().program.end(static_cast<cuda::Stream>(native), &graph), 0) << "the capture was ended";
     if (graph != nullptr) {
-      EXPECT_EQ(library().graph.destroy(graph), 0);
+      EXPECT_EQ(library().program.destroy(graph), 0);
     }
   }
   std::unique_ptr<SecondAllocator> staging() {
@@ -70,7 +67,7 @@ TEST_F(CudaStreams, TheHandleOfAThreadsOwnStreamNamesOneOfEach) {
 
 TEST_F(CudaStreams, MemoryComesInOrderFromOneThreadsOwnStreamToAnothers) {
   start({}, {{"LAG_US", "2000"}});
-  enter();
+  enter_context();
   const Stream mine = allocator_->stream(kMine);
   for (int round = 0; round < 5; ++round) {
     Buffer theirs;
@@ -120,7 +117,7 @@ TEST_F(CudaStreams, StagingMemoryIsFreedByAHostFunctionWhileTheDeviceIsWaitedFor
       free.may.get_future().wait();
       free.staging->free(free.buffer);
     };
-    ASSERT_EQ(library().graph.launch_host(library().stream(1), function, &call), 0);
+    ASSERT_EQ(library().program.launch_host(library().stream(1), function, &call), 0);
     std::thread waits([&] { host->clear_cache(); });
     call.may.set_value();
     waits.join();
@@ -175,6 +172,49 @@ TEST_F(CudaStreams, AStreamIsDestroyedWhileAnotherIsCaptured) {
   library().destroy_stream(handle);
 }
 
+TEST_F(CudaStreams, ACaptureThatNobodyAnnouncedIsNotEnded) {
+  const Stream s = stream(1), other = stream(2);
+  for (int i = 0; i < 6; ++i) {
+    const Stream& on = i % 2 != 0 ? s : other;
+    const Buffer b = allocator_->malloc(7_MiB, on);
+    fill(on.native(), b, 1);
+    allocator_->free(b);
+  }
+  const Buffer used = allocator_->malloc(5_MiB, s);
+  fill(s.native(), used, 1);
+  begin(s.native());
+  allocator_->free(used, other);
+  allocator_->clear_cache();
+  allocator_->free(allocator_->malloc(200_MiB, other));
+  allocator_->set_memory_limit(256_MiB);
+  EXPECT_THROW(allocator_->malloc(300_MiB, other), out_of_memory);
+  const std::uint64_t pool = allocator_->make_pool();
+  allocator_->begin_pool(pool, other);
+  allocator_->free(allocator_->malloc(1_MiB, other));
+  allocator_->end_pool(pool);
+  allocator_->release_pool(pool);
+  expect_end(s.native());
+  allocator_->set_memory_limit(UINT64_MAX);
+}
+
+TEST_F(CudaStreams, WhatMovedToTheHostWaitsForItsStream) {
+  for (const std::size_t bytes : {std::size_t{2560}, 1_MiB}) {
+    const Stream s = stream(1);
+    const Buffer b = allocator_->malloc(bytes, s);
+    static_cast<void>(b.raw_ptr());
+    const auto nap = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
+    ASSERT_EQ(library().program.launch_host(library().stream(1), nap, nullptr), 0);
+    fill(s.native(), b, 1);
+    allocator_->free(b);
+    const Buffer next = allocator_->malloc(bytes);
+    auto* const at = static_cast<unsigned char*>(next.raw_ptr());
+    std::fill_n(at, bytes, static_cast<unsigned char>(7));
+    EXPECT_EQ(library().api.context_synchronize(), 0);
+    EXPECT_EQ(std::count(at, at + bytes, 7), static_cast<std::ptrdiff_t>(bytes));
+    allocator_->free(next);
+  }
+}
+
 TEST_F(CudaStreams, CapturesBeginAndEndWhileAnotherThreadAllocates) {
   for (const unsigned flags : {cuda::kStreamNonBlocking, 0u}) {
     const cuda::Stream handle = library().make_stream(0, flags), others = library().make_stream(0, 1);
@@ -219,6 +259,44 @@ TEST_F(CapturePools, NothingIsRecordedOnAnAnnouncedStreamBeforeItsCaptureBegins)
     a().stream_destroyed(s);
     library().destroy_stream(handle);
   }
+}
+
+// --- Ids of streams --------------------------------------------------------------------------------------------------
+
+class CudaStreamIds : public CapturePools {
+ protected:
+  // Streams that come and go, and that the driver is only asked about.
+  void let_streams_pass(int count) {
+    for (int i = 0; i < count; ++i) {
+      const cuda::Stream passing = library().make_stream(0, cuda::kStreamNonBlocking);
+      static_cast<void>(driver().stream_id(passing));
+      library().destroy_stream(passing);
+    }
+  }
+};
+
+TEST_F(CudaStreamIds, ManyStreamsThatNeverAllocateChangeNoOnesId) {
+  const Stream s = a().stream(library().make_stream(0, cuda::kStreamNonBlocking));
+  a().free(a().malloc(1_MiB, s));
+  let_streams_pass(4200);
+  begin(s);
+  Stream again = a().stream(nullptr);
+  EXPECT_NO_THROW(again = a().stream(s.native()));
+  EXPECT_EQ(again, s);
+  void* const graph = end(s);
+  ASSERT_NE(graph, nullptr) << "the capture was ended";
+  destroy(graph);
+}
+
+TEST_F(CudaStreamIds, AStreamFirstSeenInItsCaptureKeepsItsId) {
+  const cuda::Stream handle = library().make_stream(0, cuda::kStreamNonBlocking);
+  ASSERT_EQ(library().program.begin(handle, cuda::kCaptureGlobal), 0);
+  const Stream s = a().stream(handle);
+  destroy(end(s));
+  EXPECT_EQ(a().stream(handle), s);
+  let_streams_pass(4200);
+  EXPECT_EQ(a().stream(handle), s);
+  EXPECT_NO_THROW(a().free(a().malloc(1_MiB, s)));
 }
 
 // --- Errors ----------------------------------------------------------------------------------------------------------
@@ -268,6 +346,16 @@ TEST_F(CudaAllocator, AFailureOfUnifiedMemoryIsNoShortage) {
       EXPECT_EQ(std::string(error.what()).find("cuMemAllocManaged"), std::string::npos) << error.what();
     }
   }
+}
+
+TEST_F(CudaAllocator, AnEarlierFailureIsNotThrownAtARequestBeyondTheLimit) {
+  start();
+  control().fail("cuMemCreate", 1, cuda::kInvalidValue, 1);
+  const Buffer b = malloc(64_MiB, 1);  // The next attempt serves it.
+  EXPECT_EQ(control().injected(), 1u);
+  allocator().set_memory_limit(32_MiB);
+  EXPECT_THROW(static_cast<void>(malloc(1_MiB, 1)), out_of_memory);
+  allocator().free(b);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The allocator over the CUDA driver and the stand-in: unified memory, small blocks, moves to the host, staging, the
-// device's own pool, segments, several devices, names of streams.
+// device's own pool, poisoning, segments, several devices, names of streams.
 #include <cstring>
 #include <map>
 #include <thread>
@@ -278,6 +278,28 @@ TEST_F(CudaPoolMode, LimitsHoldAndTheAllocatorStaysUsable) {
   allocator().free(malloc(30_MiB, 2));
 }
 
+// The stand-in's pool takes new memory rather than what was freed and may be in use.
+TEST_F(CudaPoolMode, AtTheLimitTheHostWaitsForWhatWasFreed) {
+  start({.mode = CudaMode::stream_ordered}, {{"LAG_US", "500"}});
+  allocator().set_memory_limit(256_MiB);
+  for (int i = 0; i < 200; ++i) {
+    const Buffer b = malloc((1 + static_cast<std::size_t>(i) % 5) * 9_MiB, 1 + i % 2);
+    EXPECT_EQ(driver().fill(number(b), 4, b.size(), native(1 + i % 2)), drivers::Status::ok);
+    allocator().free(b);
+    EXPECT_LE(control().physical_bytes(0), 256_MiB + 64_MiB) << i;
+  }
+}
+
+TEST_F(CudaPoolMode, WhatThePoolTookIsSeenAndGivenBack) {
+  start({.mode = CudaMode::stream_ordered}, {{"LAG_US", "0"}});
+  for (int i = 0; i < 3; ++i) {
+    allocator().free(malloc(1_MiB, 1));
+    EXPECT_EQ(allocator().stats().reserved, control().physical_bytes(0));
+    allocator().clear_cache();
+    EXPECT_EQ(control().physical_bytes(0), 0u) << i;
+  }
+}
+
 TEST_F(CudaPoolMode, WhatThePoolKeepsGoesWhenTheDeviceIsNearlyFull) {
   start({.mode = CudaMode::stream_ordered}, {{"MEMORY", "1073741824"}, {"LAG_US", "0"}});
   std::vector<Buffer> live;
@@ -292,6 +314,28 @@ TEST_F(CudaPoolMode, WhatThePoolKeepsGoesWhenTheDeviceIsNearlyFull) {
   std::size_t free = 0, total = 0;
   ASSERT_EQ(driver().memory_info(free, total), drivers::Status::ok);
   EXPECT_GE(free, total / 64);
+}
+
+// --- Freed memory ---------------------------------------------------------------------------------------------------
+
+TEST_F(CudaAllocator, FreedBytesArePoisonedWhateverTheirSize) {
+  start();
+  MemoryOptions options;
+  options.poison_on_free = true;
+  allocator().set_options(options);
+  for (const std::size_t bytes : {1000_KiB, 40_KiB, std::size_t{1000}}) {
+    const Buffer b = malloc(bytes, 1);
+    ASSERT_EQ(driver().fill(number(b), 5, bytes, native(1)), drivers::Status::ok);
+    const std::uint64_t middle = number(b) + bytes / 2;
+    allocator().free(b);
+    allocator().map();  // Whoever holds the lock next does it.
+    const Buffer other = malloc(bytes, 1);
+    unsigned char seen = 0;
+    ASSERT_EQ(driver().copy(address(&seen), middle, 1, native(1)), drivers::Status::ok);
+    control().complete_all();
+    EXPECT_EQ(int{seen}, 0xDE) << bytes;
+    allocator().free(other);
+  }
 }
 
 // --- Segments, devices, streams -------------------------------------------------------------------------------------

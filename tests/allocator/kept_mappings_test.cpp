@@ -16,24 +16,31 @@ using drivers::Physical;
 using Ended = std::vector<std::pair<Address, std::size_t>>;
 
 TEST(KeptMappings, EndWhenTheirAddressesOrTheirPieceAreNeeded) {
-  KeptMappings kept;
-  kept.add(100, 20, Physical{1});
-  kept.add(120, 10, Physical{2});
-  kept.add(200, 30, Physical{1});
-  EXPECT_EQ(kept.piece_at(100), Physical{1});
-  EXPECT_EQ(kept.piece_at(110), Physical::none);
+  Mappings all;
+  for (std::uint64_t piece = 1; piece <= 3; ++piece) all.add_piece(Physical{piece});
+  const auto aside = [&](Address at, std::size_t bytes, Physical piece) {
+    all.add(at, bytes, piece);
+    all.put_aside(at);
+  };
+  aside(100, 20, Physical{1});
+  aside(120, 10, Physical{2});
+  aside(200, 30, Physical{1});
+  EXPECT_FALSE(all.use_again(100, Physical{2}));
+  EXPECT_FALSE(all.use_again(110, Physical{1}));
   Ended ended;
-  const auto end = [&](Address at, std::size_t bytes) { ended.emplace_back(at, bytes); };
-  kept.end_overlapping(80, 20, end);
-  kept.end_overlapping(130, 70, end);
+  const auto end = [&](Address at, std::size_t bytes) { return ended.emplace_back(at, bytes), true; };
+  EXPECT_TRUE(all.end_overlapping(80, 20, end));
+  EXPECT_TRUE(all.end_overlapping(130, 70, end));
   EXPECT_TRUE(ended.empty());
-  kept.end_overlapping(119, 2, end);
+  EXPECT_FALSE(all.end_overlapping(119, 2, [](Address, std::size_t) { return false; }));
+  EXPECT_TRUE(all.end_overlapping(119, 2, end));
   EXPECT_EQ(ended, (Ended{{100, 20}, {120, 10}}));
-  kept.add(100, 40, Physical{3});
-  kept.end_all_of(Physical{1}, end);
+  aside(100, 40, Physical{3});
+  EXPECT_TRUE(all.end_all_of(Physical{1}, end));
   EXPECT_EQ(ended.back(), (std::pair<Address, std::size_t>{200, 30}));
-  kept.take(100);
-  EXPECT_EQ(kept.count(), 0U);
+  EXPECT_TRUE(all.use_again(100, Physical{3}));
+  EXPECT_FALSE(all.end_overlapping(100, 1, end)) << "in use";
+  EXPECT_EQ(all.count(), 1U);
 }
 
 // Shapes of memory by turns: pieces move in each of them, with fewer calls than a map, an access and an unmap each; and

@@ -61,12 +61,24 @@ TEST(MemoryLimit, BelowOnePieceTheErrorNamesThePiece) {
   const auto a = make_cpu();
   const std::string piece = "memory is mapped in pieces of 2.0 MiB (2097152 B), the limit has room for ";
   a->set_memory_limit(2_MiB - 1);
-  EXPECT_THAT(refusal(*a, 100), HasSubstr(piece + "0"));
+  EXPECT_THAT(refusal(*a, 100), HasSubstr(piece + "0 of them"));
   a->set_memory_limit(5_MiB);
   const Buffer b = a->malloc(3_MiB);
-  EXPECT_THAT(refusal(*a, 2_MiB), HasSubstr(piece + "2"));
+  EXPECT_THAT(refusal(*a, 2_MiB), HasSubstr(piece + "2 of them"));
   a->free(b);
   EXPECT_THAT(refusal(*a, 16_MiB), testing::Not(HasSubstr("piece of"))) << "too much by bytes alone";
+}
+
+TEST(MemoryLimit, NoLimitIsSaidInWords) {
+  drivers::ModelConfig config;
+  config.total_memory = 64_MiB;
+  Model m(config);
+  m->set_memory_limit(SIZE_MAX);
+  const std::string text = refusal(*m, 1024_MiB);
+  EXPECT_THAT(text, HasSubstr(", limit none, active"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("has room for")));
+  m->set_memory_limit(SIZE_MAX - 1);
+  EXPECT_THAT(refusal(*m, 1024_MiB), HasSubstr("limit 16777215.9 TiB (18446744073709551614 B), active"));
 }
 
 TEST(MemoryLimit, TheErrorTellsViewsApart) {
@@ -324,6 +336,20 @@ TEST(WiredLimit, IsKept) {
   EXPECT_EQ(a->set_wired_limit(5), 0U);
   EXPECT_EQ(a->stats().wired_limit, 5U);
   EXPECT_EQ(a->set_wired_limit(0), 5U);
+}
+
+// A piece that two blocks share is kept by either, so that those of large blocks have ends of their own.
+TEST(MemoryLimit, OfAFullDeviceEverySecondBlockMakesRoomForOneLarge) {
+  for (std::size_t i = 0; i < 12; ++i) {
+    const std::size_t bytes = std::array{6_MiB, 8_MiB, 24_MiB, 33_MiB, 97_MiB, 50_MiB + 300_KiB}[i / 2];
+    Model model({.total_memory = 8192_MiB});
+    model->set_memory_limit(8192_MiB);
+    std::vector<Buffer> live;
+    EXPECT_THROW(for (;;) live.push_back(model->malloc(bytes, model.stream(0))), out_of_memory);
+    for (std::size_t at = i % 2; at < live.size(); at += 2) model->free(live[at]);
+    const std::size_t free = 8192_MiB - model->stats().active;
+    EXPECT_NO_THROW(model->free(model->malloc(free / 10 * 9, model.stream(0)))) << bytes;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <string>
 #include <vector>
 
@@ -265,6 +266,41 @@ TEST(PageHeap, TheFirstRequestOfAStreamGetsNothingThatItCannotWaitFor) {
   HeapNode* other = f.heaps[0]->allocate(2 * MiB, 512, kCopy);
   ASSERT_NE(other, nullptr);
   EXPECT_EQ(order.allocated(*other, *f.backings[0]), "");
+}
+
+// Memory of several streams side by side, one of which cannot be waited for: there is always another place.
+TEST(PageHeap, RequestsAreServedHoweverManyStreamsFreedBesideACapturedOne) {
+  constexpr std::uint64_t kStreams = 5, kMost = 25;
+  constexpr StreamIndex kCaptured{kStreams};
+  std::uint64_t served = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    HeapFixture f;
+    std::mt19937_64 random(seed);
+    const auto up_to = [&](std::uint64_t most) { return random() % most + 1; };
+    std::vector<HeapNode*> live;
+    for (int round = 0; round < 20; ++round) {
+      for (int i = 0; i < 6; ++i) {
+        f.heaps[0]->free(f.heaps[0]->allocate(align_up(up_to(24 * MiB), 512), 512, kCaptured));
+      }
+      f.device.unordered.insert(kCaptured);
+      for (int step = 0; step < 200; ++step) {
+        if (live.size() < kMost && random() % 2 != 0) {
+          const std::uint64_t bytes = align_up(up_to(random() % 2 != 0 ? 24 * MiB : 2 * MiB), 512);
+          HeapNode* node =
+              f.heaps[0]->allocate(bytes, 512, StreamIndex{static_cast<std::uint16_t>(random() % kStreams)});
+          ASSERT_NE(node, nullptr) << "seed " << seed << ", " << served << " were served";
+          live.push_back(node);
+          ++served;
+        } else if (!live.empty()) {
+          std::swap(live[random() % live.size()], live.back());
+          f.heaps[0]->free(live.back());
+          live.pop_back();
+        }
+      }
+      f.device.unordered.clear();
+    }
+    EXPECT_EQ(broken(f.group), "");
+  }
 }
 
 // At a limit, with the larger free pieces those of a stream that is being captured.

@@ -56,12 +56,12 @@ class CudaCapture : public CudaTest {
   static bool capture(cuda::Stream stream, int mode, Do meanwhile) {
     bool made = false;
     library().in_context(0, [&] {
-      EXPECT_EQ(library().graph.begin(stream, mode), cuda::kSuccess);
+      EXPECT_EQ(library().program.begin(stream, mode), cuda::kSuccess);
       meanwhile();
       void* graph = nullptr;
-      made = library().graph.end(stream, &graph) == cuda::kSuccess;
+      made = library().program.end(stream, &graph) == cuda::kSuccess;
       if (made) {
-        EXPECT_EQ(library().graph.destroy(graph), cuda::kSuccess);
+        EXPECT_EQ(library().program.destroy(graph), cuda::kSuccess);
       }
     });
     return made;
@@ -162,20 +162,20 @@ TEST_F(CudaCapture, AFillInACaptureRunsAtEachLaunch) {
   const cuda::Stream stream = library().make_stream();
   void *graph = nullptr, *executable = nullptr;
   library().in_context(0, [&] {
-    ASSERT_EQ(library().graph.begin(stream, cuda::kCaptureGlobal), cuda::kSuccess);
+    ASSERT_EQ(library().program.begin(stream, cuda::kCaptureGlobal), cuda::kSuccess);
     EXPECT_EQ(driver->fill(mapped.at(), 3, 512, stream), Status::ok);
-    ASSERT_EQ(library().graph.end(stream, &graph), cuda::kSuccess);
-    ASSERT_EQ(library().graph.instantiate(&executable, graph, 0), cuda::kSuccess);
+    ASSERT_EQ(library().program.end(stream, &graph), cuda::kSuccess);
+    ASSERT_EQ(library().program.instantiate(&executable, graph, 0), cuda::kSuccess);
     for (int i = 0; i < 3; ++i) {
       unsigned char seen = 0;
       EXPECT_EQ(driver->fill(mapped.at(), 0, 512, stream), Status::ok);
-      ASSERT_EQ(library().graph.launch(executable, stream), cuda::kSuccess);
+      ASSERT_EQ(library().program.launch(executable, stream), cuda::kSuccess);
       EXPECT_EQ(driver->copy(address(&seen), mapped.at() + 511, 1, stream), Status::ok);
       EXPECT_EQ(driver->synchronize_device(), Status::ok);
       EXPECT_EQ(seen, 3);
     }
-    EXPECT_EQ(library().graph.destroy_executable(executable), cuda::kSuccess);
-    EXPECT_EQ(library().graph.destroy(graph), cuda::kSuccess);
+    EXPECT_EQ(library().program.destroy_executable(executable), cuda::kSuccess);
+    EXPECT_EQ(library().program.destroy(graph), cuda::kSuccess);
   });
   library().destroy_stream(stream);
 }

@@ -84,7 +84,7 @@ class AdapterTest(unittest.TestCase):
         self.assertIsNone(alloc(-1))
         self.assertIn("-1 bytes", _library.load().cistern_last_error().decode())
         self.assertIsNone(_library.load().cistern_torch_try_alloc(1, 64, None))
-        self.assertIn("device 64", _library.load().cistern_last_error().decode())
+        self.assertIn("device cuda:64 is not available; there is 1: cuda:0", _library.load().cistern_last_error().decode())
 
     def test_numbers_that_c_would_change_are_refused(self):
         def refused(kind, text, call, *arguments):
@@ -107,7 +107,8 @@ class AdapterTest(unittest.TestCase):
 
     def test_a_destroyed_stream(self):
         _library.stream_destroyed(0, 0)
-        _library.stream_destroyed(0x1000, 63)  # Nothing was ever allocated there.
+        with self.assertRaisesRegex(ValueError, "device cuda:63 is not available; there is 1"):
+            _library.stream_destroyed(0x1000, 63)
         with self.assertRaisesRegex(ValueError, "stream -1: expected"):
             _library.stream_destroyed(-1, 0)
 

@@ -58,6 +58,17 @@ class GpuRound(unittest.TestCase):
             self.assertEqual(done.stderr, f".gpu: no {name}; make the folder with: scripts/gpu_round.sh build .gpu\n")
             self.assertEqual(done.stdout, "")
 
+    def test_without_a_command_the_usage_is_printed(self):
+        for arguments in ([], ["nosuchcommand"]):
+            for script, folder in (("scripts/gpu_round.sh", self.root), ("../scripts/gpu_round.sh", self.built),
+                                   (str(self.root / "scripts" / "gpu_round.sh"), self.built)):
+                done = subprocess.run(["bash", script, *arguments], capture_output=True, text=True, cwd=folder, check=False)
+                self.assertEqual(done.returncode, 2, script)
+                self.assertTrue(done.stderr.startswith("One round on a computer"), done.stderr)
+                self.assertIn("scripts/gpu_round.sh run [DIR [OUT]]", done.stderr)
+                self.assertNotIn("sed:", done.stderr)
+                self.assertEqual(done.stdout, "")
+
     def test_what_fails_is_counted(self):
         (self.built / "cistern").write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
         (self.built / "gpu_table.py").write_text("raise SystemExit(1)\n", encoding="utf-8")

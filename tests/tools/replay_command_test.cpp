@@ -71,6 +71,9 @@ TEST_F(ReplayCommand, LimitsAreBytesOrFactors) {
   EXPECT_EQ(ran.status, 0) << ran.err;
   EXPECT_EQ(lines(ran.out)[0]["memory_limit"], 10121440);
   expect_refused({"replay", "--memory-limit", "x", "t.csv"}, "--memory-limit");
+  expect_refused({"replay", "--memory-limit", "foo", "t.csv"},
+                 "--memory-limit: \"foo\" is not a size; expected bytes, or a number with KiB, MiB, GiB or TiB, or a "
+                 "multiple of the peak, as in 1.05x");
   expect_refused({"replay", "--memory-limit", "-5", "t.csv"}, "--memory-limit");
   expect_refused({"replay", "--memory-limit", "5parsec", "t.csv"}, "parsec");
   expect_refused({"replay", "--memory-limit", "1e30", "t.csv"}, "--memory-limit");

@@ -1,26 +1,55 @@
 // Figures, history and pools of the PyTorch adapter.
 #include "adapters/torch/books.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <new>
 #include <string>
 
+#include "allocator/registry.hpp"
 #include "cistern/error.hpp"
 
 namespace cistern::torch_adapter {
 
 Books& Books::get() {
-  static Books* const books = new Books;
+  static Books* const books = [] {
+    auto* const made = new Books;
+    pthread_atfork([] { Books::get().hold(); }, [] { Books::get().let_go(); },
+                   [] {
+                     Books::get().let_go();
+                     Books::get().pools.renew_lock();
+                   });
+    return made;
+  }();
   return *books;
 }
 
+void Books::hold() {
+  for (Figures& one : figures) one.mutex().lock();
+  history.mutex().lock();
+}
+
+void Books::let_go() {
+  history.mutex().unlock();
+  for (Figures& one : figures) one.mutex().unlock();
+}
+
+void Pools::renew_lock() { new (&mutex_) std::mutex; }
+
 Device checked_device(int device) {
   if (device < 0 || device >= kMaxDevices) {
-    throw invalid_argument("cistern: device " + std::to_string(device) + ": expected 0 to " +
-                           std::to_string(kMaxDevices - 1));
+    throw invalid_argument("cistern: " + allocation::unavailable(Device::cuda(device)));
   }
   return Device::cuda(device);
+}
+
+Device present_device(int device) {
+  const Device known = checked_device(device);
+  const bool used = Books::get().used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+  if (!used && !is_available(known)) throw invalid_argument("cistern: " + allocation::unavailable(known));
+  return known;
 }
 
 Figures& figures_of(int device) {

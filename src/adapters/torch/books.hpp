@@ -34,6 +34,8 @@ class Figures {
   void read(cistern_torch_figures& out) const;
   void reset_peaks();
   void reset_accumulated();
+  // To hold and let go around fork().
+  std::mutex& mutex() { return mutex_; }
 
  private:
   static void grow(cistern_torch_figure& figure, std::int64_t by);
@@ -52,6 +54,8 @@ class History {
   std::vector<cistern_torch_event> events() const;
   // 0 when it is not known.
   std::size_t requested(std::uint64_t address) const;
+  // To hold and let go around fork().
+  std::mutex& mutex() { return mutex_; }
 
  private:
   std::atomic<bool> on_{false};
@@ -79,6 +83,8 @@ class Pools {
   static std::uint64_t newest_begin();
   // PyTorch's id of a capture pool; {0, 0} when it has none.
   PoolId id_of(std::uint64_t capture_pool) const;
+  // In a forked child, which has no use for graphs. Held around fork() it would come before the locks of devices.
+  void renew_lock();
 
  private:
   struct Pool {
@@ -107,10 +113,16 @@ struct Books {
   Pools pools;
 
   static Books& get();
+
+ private:
+  void hold();
+  void let_go();
 };
 
 // Throws invalid_argument for a device number that cannot be.
 Device checked_device(int device);
+// For one that is not there, too. Asks the driver where nothing was allocated yet.
+Device present_device(int device);
 Figures& figures_of(int device);
 
 }  // namespace cistern::torch_adapter

@@ -15,32 +15,28 @@ namespace {
 
 std::atomic<cistern_torch_out_of_memory> out_of_memory_handler{nullptr};
 
-std::atomic<std::uint64_t> streams_destroyed{0};  // How many were said to be: what threads know of streams is old then.
-
 struct KnownStream {
-  int device = -1;
-  void* native = nullptr;
   std::uint64_t driver_id = 0;
-  std::uint64_t destroyed = 0;  // The count when it was asked for.
   std::optional<Stream> value;
 };
 
 // The stream of a native handle. Handles are recycled, so the driver's id is asked for each time, except for the
 // default stream; everything else of the last few streams is kept per thread.
-Stream stream_of(allocation::DeviceAllocator& allocator, int device, void* native) {
+Stream stream_of(allocation::DeviceAllocator& allocator, void* native) {
   if (native == nullptr) return allocator.stream(nullptr);
   constexpr std::size_t kKept = 8;
   thread_local std::array<KnownStream, kKept> known;
   const auto slot = (reinterpret_cast<std::uintptr_t>(native) >> 6) % kKept;
   KnownStream& entry = known[slot];
   const std::uint64_t id = allocator.driver().stream_id(native);
-  const std::uint64_t destroyed = streams_destroyed.load(std::memory_order_relaxed);
-  if (entry.value && entry.device == device && entry.native == native && entry.driver_id == id &&
-      entry.destroyed == destroyed) {
-    return *entry.value;
+  if (entry.value && entry.value->device() == allocator.device() && entry.value->native() == native &&
+      entry.driver_id == id) {
+    // It may have been destroyed since.
+    const allocation::StreamEntry* const live = allocator.central().streams().at(entry.value->slot());
+    if (live->id.load(std::memory_order_relaxed) == entry.value->id()) return *entry.value;
   }
   const Stream stream = allocator.stream(native);
-  entry = {device, native, id, destroyed, stream};
+  entry = {id, stream};
   return stream;
 }
 
@@ -63,10 +59,9 @@ void forget_stream(allocation::DeviceAllocator& allocator, void* native) {
   if (id != 0) {  // Else stream() says why.
     allocation::Central& central = allocator.central();
     const allocation::Central::Lock lock(central);
-    if (central.streams().find(id) == nullptr) return;
+    if (central.streams().find(id) == nullptr) return allocator.driver().forget_stream(native, id);
   }
   allocator.stream_destroyed(allocator.stream(native));
-  streams_destroyed.fetch_add(1, std::memory_order_relaxed);
 }
 
 // The live buffer around an address; null when there is none. Looks at the whole map where it is no buffer's start.
@@ -99,11 +94,14 @@ Buffer buffer_around(allocation::DeviceAllocator& allocator, const void* ptr) {
 }
 
 void* allocate(std::ptrdiff_t size, int device, void* stream) {
-  if (size < 0) throw invalid_argument("cistern: asked for " + std::to_string(size) + " bytes");
+  if (size < 0) {
+    throw invalid_argument("cistern: asked for " + std::to_string(size) + " bytes on cuda:" + std::to_string(device) +
+                           ": expected 0 or more");
+  }
   const auto bytes = static_cast<std::size_t>(size);
   allocation::DeviceAllocator& allocator = allocator_for(device);
   try {
-    const Buffer buffer = allocator.malloc(bytes, stream_of(allocator, device, stream));
+    const Buffer buffer = allocator.malloc(bytes, stream_of(allocator, stream));
     void* const ptr = buffer.ptr();
     figures_of(device).add(bytes, buffer.size());
     History& history = Books::get().history;
@@ -155,8 +153,12 @@ void cistern_torch_free(void* ptr, ptrdiff_t size, int device, void* stream) {
     }
     const std::size_t capacity = buffer.size();
     if (size < 0 || static_cast<std::size_t>(size) > capacity) {
-      throw invalid_argument("cistern: free: the buffer has " + std::to_string(capacity) + " bytes, not " +
-                             std::to_string(size));
+      char address[24];
+      std::snprintf(address, sizeof address, "0x%llx",
+                    static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(ptr)));
+      throw invalid_argument("cistern: free: buffer " + std::string(address) + " (" + std::to_string(capacity) +
+                             " bytes, " + to_string(allocator.device()) + ") is freed with size " +
+                             std::to_string(size) + ": expected 0 to " + std::to_string(capacity));
     }
     // Before the address can be handed out again.
     History& history = Books::get().history;
@@ -202,13 +204,13 @@ void cistern_torch_record_stream(void* ptr, void* stream) {
     const Buffer buffer = allocator.find(ptr);
     if (found || !buffer) return;
     found = true;
-    allocator.record_use(buffer, stream_of(allocator, device, stream));
+    allocator.record_use(buffer, stream_of(allocator, stream));
   });
 }
 
 cistern_status cistern_torch_stream_destroyed(int device, void* stream) {
   return c::guarded([&] {
-    checked_device(device);
+    present_device(device);
     const bool used = Books::get().used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
     if (stream != nullptr && used) forget_stream(allocator_for(device), stream);
   });

@@ -48,6 +48,7 @@ cistern_status cistern_torch_get_figures(int device, cistern_torch_figures* out)
   return guarded([&] {
     require(out, "cistern_torch_get_figures", "out");
     cistern_torch_figures figures{};
+    present_device(device);
     figures_of(device).read(figures);
     copy_versioned(figures, out);
   });
@@ -55,13 +56,17 @@ cistern_status cistern_torch_get_figures(int device, cistern_torch_figures* out)
 
 cistern_status cistern_torch_reset_peaks(int device) {
   return guarded([&] {
+    const Device which = present_device(device);
     figures_of(device).reset_peaks();
-    reset_peak_memory(Device::cuda(device));
+    reset_peak_memory(which);
   });
 }
 
 cistern_status cistern_torch_reset_accumulated(int device) {
-  return guarded([&] { figures_of(device).reset_accumulated(); });
+  return guarded([&] {
+    present_device(device);
+    figures_of(device).reset_accumulated();
+  });
 }
 
 cistern_status cistern_torch_record_history(size_t capacity, int clear) {

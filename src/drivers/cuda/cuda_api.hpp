@@ -183,7 +183,6 @@ enum class Need : std::uint8_t { required, optional };
   X(fill_async, "cuMemsetD8Async", 3020, "cuMemsetD8Async", required, DevicePtr, unsigned char, std::size_t, Stream)   \
   X(stream_create, "cuStreamCreate", 2000, "cuStreamCreate", required, Stream*, unsigned)                              \
   X(stream_destroy, "cuStreamDestroy", 4000, "cuStreamDestroy_v2", required, Stream)                                   \
-  X(stream_synchronize, "cuStreamSynchronize", 2000, "cuStreamSynchronize", required, Stream)                          \
   X(stream_flags, "cuStreamGetFlags", 5050, "cuStreamGetFlags", required, Stream, unsigned*)                           \
   X(stream_wait, "cuStreamWaitEvent", 3020, "cuStreamWaitEvent", required, Stream, EventHandle, unsigned)              \
   X(stream_capturing, "cuStreamIsCapturing", 10000, "cuStreamIsCapturing", required, Stream, int*)                     \

@@ -67,8 +67,8 @@ class CudaDriver final : public Driver {
   void drop_stream(void* native) override;
   bool shared_handle(void* native) const override;
   bool blocking(void* native) override;
-  void begin_capture() override { captures_.fetch_add(1, std::memory_order_relaxed); }
-  void end_capture() override { captures_.fetch_sub(1, std::memory_order_relaxed); }
+  void begin_capture() override { captures().fetch_add(1, std::memory_order_relaxed); }
+  void end_capture() override { captures().fetch_sub(1, std::memory_order_relaxed); }
   Status record(void* stream, Event& out) override;
   Status wait(void* stream, Event event) override;
   Status order(void* earlier, void* later) override;
@@ -123,6 +123,7 @@ class CudaDriver final : public Driver {
   Status order_now(Stream earlier, Stream later);
   Status gather_threads(void* native);
   bool check_device(Stream stream);
+  std::atomic<int>& captures() const;
   std::uint64_t captured_id(void* native);
 
   // cuda_buffers.cpp
@@ -161,7 +162,6 @@ class CudaDriver final : public Driver {
   std::uint64_t previous_threshold_ = 0;
   bool threshold_set_ = false;
 
-  std::atomic<int> captures_{0};
   std::mutex mutex_;
   std::vector<EventHandle> events_;                             // Ready to be recorded.
   std::unordered_map<std::uint64_t, std::uint64_t> shown_ids_;  // By the driver's id, what stream_id() says; for

@@ -4,6 +4,7 @@
 #include <array>
 #include <exception>
 
+#include "drivers/cpu/host_memory.hpp"
 #include "drivers/cuda/cuda_device.hpp"
 #include "drivers/cuda/cuda_loader.hpp"
 
@@ -13,7 +14,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 512;  // Bytes; what kernels and the vendor's libraries expect.
 constexpr std::size_t kSegmentGranularity = std::size_t{2} << 20;  // Bytes; a page of the device.
-constexpr std::size_t kKnownStreams = 4096;                        // Ids remembered; more are checked again.
 // Sets ids that are made here apart from those of cuStreamGetId() and of other drivers.
 constexpr std::uint64_t kOwnId = std::uint64_t{1} << 62;
 constexpr std::uint64_t kPerThreadId = std::uint64_t{1} << 61;
@@ -170,11 +170,7 @@ bool CudaDriver::start_virtual_memory() {
 
 void CudaDriver::start_pinned() {
   if (config_.mode != CudaMode::pinned_host) return;
-  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-  if (pages > 0 && page > 0) {
-    capabilities_.total_memory = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
-    capabilities_.max_buffer = capabilities_.total_memory;
-  }
+  capabilities_.total_memory = capabilities_.max_buffer = usable_memory();
   capabilities_.name += ", pinned host memory";
   capabilities_.whole_buffers = true;
 }
@@ -196,6 +192,12 @@ bool CudaDriver::start_pool() {
   capabilities_.whole_buffers = true;
   capabilities_.ordered_buffers = true;
   return true;
+}
+
+// Announced captures of the device: to one of its drivers, but a wait of any would end them.
+std::atomic<int>& CudaDriver::captures() const {
+  static constinit std::array<std::atomic<int>, 64> of_devices{};
+  return of_devices[static_cast<std::size_t>(index_) % of_devices.size()];
 }
 
 // Whether work may be submitted to the stream, or its end be asked for, without ending a capture.
@@ -261,10 +263,6 @@ std::uint64_t CudaDriver::stream_id(void* native) {
     unsigned long long id = 0;
     if (call(api_.stream_number(stream, &id), "cuStreamGetId") != Status::ok) return 0;
     const std::lock_guard lock(mutex_);
-    if (shown_ids_.size() >= kKnownStreams) {
-      shown_ids_.clear();
-      last_ids_.clear();
-    }
     const auto known = shown_ids_.find(id);
     if (known != shown_ids_.end()) return last_ids_[native] = known->second;
     if (!check_device(stream)) return 0;
@@ -398,7 +396,7 @@ Status CudaDriver::synchronize(Event event) {
 Status CudaDriver::synchronize_device() {
   const Entered entered(api_, context_);
   if (!entered.ok()) return gone(entered.result()) ? Status::ok : entered.status();
-  if (captures_.load(std::memory_order_relaxed) != 0) {
+  if (captures().load(std::memory_order_relaxed) != 0) {
     set_last_error("a stream of the device is being captured into a graph");
     return Status::capturing;
   }
@@ -423,9 +421,8 @@ Status CudaDriver::copy(Address to, Address from, std::size_t bytes, void* nativ
   const Entered entered(api_, context_);
   if (!entered.ok()) return entered.status();
   const Stream stream = stream_of(native);
-  if (stream == nullptr) {
-    if (const Status status = check_capture(stream); status != Status::ok) return status;
-  }
+  // It would be made again at each launch of the graph.
+  if (const Status status = check_capture(stream); status != Status::ok) return status;
   return call(api_.copy_async(to, from, bytes, stream), "cuMemcpyAsync");
 }
 

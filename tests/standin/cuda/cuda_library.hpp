@@ -25,8 +25,8 @@ struct Controls {
 #undef CISTERN_STANDIN_MEMBER
 };
 
-// Entry points that the driver has no use for, but programs that make graphs have.
-struct GraphApi {
+// Entry points that the driver has no use for, but programs have.
+struct ProgramApi {
   cuda::Result (*begin)(cuda::Stream, int) = nullptr;
   cuda::Result (*end)(cuda::Stream, void**) = nullptr;
   cuda::Result (*instantiate)(void**, void*, unsigned long long) = nullptr;
@@ -34,6 +34,7 @@ struct GraphApi {
   cuda::Result (*destroy)(void*) = nullptr;
   cuda::Result (*destroy_executable)(void*) = nullptr;
   cuda::Result (*launch_host)(cuda::Stream, void (*)(void*), void*) = nullptr;
+  cuda::Result (*synchronize)(cuda::Stream) = nullptr;
 };
 
 class CudaLibrary {
@@ -112,7 +113,7 @@ class CudaLibrary {
 
   cuda::CudaApi api;
   Controls control;
-  GraphApi graph;
+  ProgramApi program;
 
  private:
   CudaLibrary() {
@@ -125,13 +126,14 @@ class CudaLibrary {
 #define CISTERN_STANDIN_FIND(name, result, ...) find(library, control.name, "cistern_standin_" #name);
     CISTERN_STANDIN_CONTROLS(CISTERN_STANDIN_FIND)
 #undef CISTERN_STANDIN_FIND
-    find(library, graph.begin, "cuStreamBeginCapture_v2");
-    find(library, graph.end, "cuStreamEndCapture");
-    find(library, graph.instantiate, "cuGraphInstantiateWithFlags");
-    find(library, graph.launch, "cuGraphLaunch");
-    find(library, graph.destroy, "cuGraphDestroy");
-    find(library, graph.destroy_executable, "cuGraphExecDestroy");
-    find(library, graph.launch_host, "cuLaunchHostFunc");
+    find(library, program.begin, "cuStreamBeginCapture_v2");
+    find(library, program.end, "cuStreamEndCapture");
+    find(library, program.instantiate, "cuGraphInstantiateWithFlags");
+    find(library, program.launch, "cuGraphLaunch");
+    find(library, program.destroy, "cuGraphDestroy");
+    find(library, program.destroy_executable, "cuGraphExecDestroy");
+    find(library, program.launch_host, "cuLaunchHostFunc");
+    find(library, program.synchronize, "cuStreamSynchronize");
   }
 
   template <class Function>

@@ -3,7 +3,7 @@
 // memory; streams run behind the host; the vendor's rules are enforced: what is undefined behaviour there is listed as
 // a violation here, and where the vendor's kernel would die, the context is lost here, too.
 //
-// Set by the environment, read at start and at reset():
+// Set by the environment, read at start and at reset(); a value that is none ends the process with status 2:
 //   CISTERN_STANDIN_DEVICES   count (1)            CISTERN_STANDIN_MEMORY   bytes of each device (8 GiB)
 //   CISTERN_STANDIN_VERSION   driver's (13000)     CISTERN_STANDIN_LAG_US   how far streams are behind (100)
 //   CISTERN_STANDIN_MANUAL    1: work is done only by complete(), complete_all() and calls that wait for it
@@ -24,6 +24,7 @@
 namespace cistern::standin {
 
 inline constexpr int kStrictExit = 86;
+inline constexpr int kBadSettingExit = 2;
 
 // X(name, result, parameters...); the exported symbol is cistern_standin_NAME.
 #define CISTERN_STANDIN_CONTROLS(X)                                                                                   \

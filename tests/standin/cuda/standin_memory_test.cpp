@@ -53,7 +53,7 @@ TEST_F(StandinMemory, TheOldAddressDiesEvenWhenItIsMappedAgainInTime) {
   EXPECT_EQ(api().physical_unmap(a, kCell), kSuccess);
   EXPECT_EQ(map(a, create(1), 1), kSuccess);
   EXPECT_EQ(grant(a, 1), kSuccess);
-  EXPECT_EQ(api().stream_synchronize(s), kIllegalAddress);
+  EXPECT_EQ(library().program.synchronize(s), kIllegalAddress);
 }
 
 TEST_F(StandinMemory, AccessMustBeGranted) {

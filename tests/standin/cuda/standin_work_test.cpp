@@ -1,4 +1,6 @@
 // The stand-in's streams run behind the host, in order, and its contexts, captures and faults are as the vendor's.
+#include <gmock/gmock.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -14,10 +16,10 @@ class StandinCapture : public StandinTest {
  protected:
   static Result end(Stream s) {
     void* graph = nullptr;
-    const Result result = library().graph.end(s, &graph);
+    const Result result = library().program.end(s, &graph);
     EXPECT_EQ(graph != nullptr, result == kSuccess);
     if (graph != nullptr) {
-      EXPECT_EQ(library().graph.destroy(graph), kSuccess);
+      EXPECT_EQ(library().program.destroy(graph), kSuccess);
     }
     return result;
   }
@@ -61,7 +63,7 @@ TEST_F(StandinWork, AWaitHoldsBackWhatComesAfterIt) {
   EXPECT_EQ(api().stream_wait(t, e, 0), kSuccess);
   EXPECT_EQ(api().event_record(e, t), kSuccess) << "the wait is for what was recorded then";
   EXPECT_EQ(control().launch_check(t, a, 1000, 1), kSuccess);
-  EXPECT_EQ(api().stream_synchronize(t), kSuccess);
+  EXPECT_EQ(library().program.synchronize(t), kSuccess);
   EXPECT_EQ(control().mismatches(), 0u);
   EXPECT_TRUE(clean());
 }
@@ -110,6 +112,66 @@ TEST_F(StandinWork, TheLegacyStreamWaitsForOthersAndTheyForIt) {
   EXPECT_TRUE(complained("race"));
 }
 
+TEST_F(StandinWork, AWaitAloneInTheLegacyStreamHoldsBackOthers) {
+  enum class Who { blocking, own, own_of_another_thread };
+  for (const bool used_before : {false, true}) {
+    for (const Who who : {Who::blocking, Who::own, Who::own_of_another_thread}) {
+      start({{"MANUAL", "1"}});
+      const DevicePtr a = mapped(2);
+      if (used_before) {
+        EXPECT_EQ(control().launch_touch(nullptr, a + kCell, 100, 1), kSuccess);
+        EXPECT_EQ(api().context_synchronize(), kSuccess);
+      }
+      const Stream apart = stream(kStreamNonBlocking);
+      const Stream in = who == Who::blocking ? stream() : reinterpret_cast<Stream>(kPerThreadStream);
+      EXPECT_EQ(control().launch_fill(apart, a, 1000, 1), kSuccess);
+      EXPECT_EQ(api().stream_wait(nullptr, record(apart), 0), kSuccess);
+      Context context = nullptr;
+      EXPECT_EQ(api().context_current(&context), kSuccess);
+      const auto check = [&] {
+        EXPECT_EQ(api().context_push(context), kSuccess);
+        EXPECT_EQ(control().launch_check(in, a, 1000, 1), kSuccess);
+        control().complete(in);
+        EXPECT_EQ(api().context_pop(nullptr), kSuccess);
+      };
+      if (who == Who::own_of_another_thread) {
+        std::thread(check).join();
+      } else {
+        check();
+      }
+      EXPECT_EQ(control().pending(), 0u) << "brought the other stream's work with it";
+      EXPECT_EQ(control().mismatches(), 0u);
+      EXPECT_TRUE(clean());
+      EXPECT_EQ(control().launch_fill(apart, a, 1000, 2), kSuccess);
+      EXPECT_EQ(control().launch_touch(nullptr, a, 1000, 1), kSuccess);
+      EXPECT_TRUE(complained("race")) << "the wait was for what was recorded then";
+      EXPECT_EQ(api().context_synchronize(), kSuccess);
+    }
+  }
+}
+
+TEST_F(StandinWork, AWaitAloneInABlockingStreamHoldsBackTheLegacyStream) {
+  for (const bool per_thread : {false, true}) {
+    start({{"MANUAL", "1"}});
+    const DevicePtr a = mapped(1);
+    const Stream apart = stream(kStreamNonBlocking), other = stream(kStreamNonBlocking);
+    const Stream waits = per_thread ? reinterpret_cast<Stream>(kPerThreadStream) : stream();
+    EXPECT_EQ(control().launch_fill(apart, a, 1000, 1), kSuccess);
+    EXPECT_EQ(api().stream_wait(waits, record(apart), 0), kSuccess);
+    EXPECT_EQ(control().launch_check(nullptr, a, 1000, 1), kSuccess);
+    control().complete(nullptr);
+    EXPECT_EQ(control().pending(), 0u) << "brought the other stream's work with it";
+    EXPECT_EQ(control().mismatches(), 0u);
+    EXPECT_TRUE(clean());
+    // Of a stream that does not wait for the legacy stream it is its own affair.
+    EXPECT_EQ(control().launch_fill(apart, a, 1000, 2), kSuccess);
+    EXPECT_EQ(api().stream_wait(other, record(apart), 0), kSuccess);
+    EXPECT_EQ(control().launch_check(nullptr, a, 1000, 2), kSuccess);
+    EXPECT_TRUE(complained("race"));
+    EXPECT_EQ(api().context_synchronize(), kSuccess);
+  }
+}
+
 TEST_F(StandinWork, ADestroyedHandleComesBackAsAnotherStream) {
   start({{"MANUAL", "1"}});
   const DevicePtr a = mapped(1);
@@ -126,7 +188,7 @@ TEST_F(StandinWork, ADestroyedHandleComesBackAsAnotherStream) {
   EXPECT_NE(first, second);
   EXPECT_EQ(control().launch_touch(t, a, 100, 1), kSuccess);
   EXPECT_TRUE(complained("race")) << "the old stream's work still runs";
-  EXPECT_EQ(api().stream_synchronize(t), kSuccess);
+  EXPECT_EQ(library().program.synchronize(t), kSuccess);
   EXPECT_EQ(control().pending(), 1u) << "and is not waited for here";
   EXPECT_EQ(api().context_synchronize(), kSuccess);
 }
@@ -164,8 +226,8 @@ TEST_F(StandinWork, HostFunctionsRunElsewhereAndMayNotCallTheDriver) {
     static_cast<Seen*>(data)->thread = std::this_thread::get_id();
     static_cast<Seen*>(data)->result = CudaLibrary::get().api.device_count(&count);
   };
-  ASSERT_EQ(library().graph.launch_host(s, function, &seen), kSuccess);
-  EXPECT_EQ(api().stream_synchronize(s), kSuccess);
+  ASSERT_EQ(library().program.launch_host(s, function, &seen), kSuccess);
+  EXPECT_EQ(library().program.synchronize(s), kSuccess);
   EXPECT_EQ(seen.result, kNotPermitted);
   EXPECT_NE(seen.thread, std::this_thread::get_id());
   EXPECT_TRUE(complained("host function"));
@@ -189,12 +251,12 @@ TEST_F(StandinWork, TheNthCallFails) {
 
 TEST_F(StandinCapture, AnUnsafeCallOfAnyThreadEndsAGlobalCapture) {
   const Stream s = stream(kStreamNonBlocking);
-  ASSERT_EQ(library().graph.begin(s, kCaptureGlobal), kSuccess);
+  ASSERT_EQ(library().program.begin(s, kCaptureGlobal), kSuccess);
   DevicePtr at = 0;
   std::thread([&] { EXPECT_EQ(api().address_reserve(&at, kCell, 0, 0, 0), kCaptureUnsupported); }).join();
   EXPECT_TRUE(complained("ends the capture"));
   EXPECT_EQ(end(s), kCaptureInvalidated);
-  EXPECT_EQ(api().stream_synchronize(s), kSuccess) << "usable again";
+  EXPECT_EQ(library().program.synchronize(s), kSuccess) << "usable again";
 }
 
 TEST_F(StandinCapture, ModesOfThreadAndCapture) {
@@ -210,14 +272,14 @@ TEST_F(StandinCapture, ModesOfThreadAndCapture) {
   };
   for (const int capture : {kCaptureGlobal, kCaptureThreadLocal, kCaptureRelaxed}) {
     for (const int thread : {kCaptureGlobal, kCaptureThreadLocal, kCaptureRelaxed}) {
-      ASSERT_EQ(library().graph.begin(s, capture), kSuccess);
+      ASSERT_EQ(library().program.begin(s, capture), kSuccess);
       const bool ends = capture == kCaptureGlobal && thread == kCaptureGlobal;
       EXPECT_EQ(other_thread(thread), ends ? kCaptureUnsupported : kSuccess) << capture << ' ' << thread;
       EXPECT_EQ(end(s), ends ? kCaptureInvalidated : kSuccess);
       // The capturing thread itself.
       int mode = thread;
       DevicePtr at = 0;
-      ASSERT_EQ(library().graph.begin(s, capture), kSuccess);
+      ASSERT_EQ(library().program.begin(s, capture), kSuccess);
       api().exchange_capture_mode(&mode);
       const bool own = capture != kCaptureRelaxed && thread != kCaptureRelaxed;
       EXPECT_EQ(api().address_reserve(&at, kCell, 0, 0, 0), own ? kCaptureUnsupported : kSuccess);
@@ -233,12 +295,12 @@ TEST_F(StandinCapture, WhatNoModeAllows) {
   api().exchange_capture_mode(&mode);
   const EventHandle outside = record(stream());
   const auto ends_it = [&](auto call, Result result) {
-    EXPECT_EQ(library().graph.begin(s, kCaptureGlobal), kSuccess);
+    EXPECT_EQ(library().program.begin(s, kCaptureGlobal), kSuccess);
     EXPECT_EQ(call(), result);
     EXPECT_EQ(end(s), kCaptureInvalidated);
   };
   ends_it([&] { return api().context_synchronize(); }, kCaptureUnsupported);
-  ends_it([&] { return api().stream_synchronize(s); }, kCaptureUnsupported);
+  ends_it([&] { return library().program.synchronize(s); }, kCaptureUnsupported);
   ends_it([&] { return api().stream_wait(s, outside, 0); }, kCaptureIsolation);
   ends_it([&] { return api().event_record(outside, nullptr); }, kCaptureImplicit);
   ends_it(
@@ -248,7 +310,7 @@ TEST_F(StandinCapture, WhatNoModeAllows) {
       },
       kCapturedEvent);
   int state = -1;
-  ASSERT_EQ(library().graph.begin(s, kCaptureGlobal), kSuccess);
+  ASSERT_EQ(library().program.begin(s, kCaptureGlobal), kSuccess);
   EXPECT_EQ(api().stream_capturing(nullptr, &state), kCaptureImplicit) << "asking does no harm";
   EXPECT_EQ(api().stream_capturing(s, &state), kSuccess);
   EXPECT_EQ(state, kCaptureActive);
@@ -263,7 +325,7 @@ TEST_F(StandinCapture, AForkedStreamMustBeJoined) {
   const Stream s = stream(), side = stream();
   const EventHandle fork = event(), join = event();
   for (const bool joined : {true, false}) {
-    ASSERT_EQ(library().graph.begin(s, kCaptureGlobal), kSuccess);
+    ASSERT_EQ(library().program.begin(s, kCaptureGlobal), kSuccess);
     EXPECT_EQ(api().event_record(fork, s), kSuccess);
     EXPECT_EQ(api().stream_wait(side, fork, 0), kSuccess);
     EXPECT_EQ(control().launch_touch(side, a, 100, 1), kSuccess);
@@ -280,18 +342,50 @@ TEST_F(StandinCapture, AGraphUsesItsAddressesAtEachLaunch) {
   const DevicePtr a = mapped(1);
   const Stream s = stream();
   void *graph = nullptr, *executable = nullptr;
-  ASSERT_EQ(library().graph.begin(s, kCaptureGlobal), kSuccess);
+  ASSERT_EQ(library().program.begin(s, kCaptureGlobal), kSuccess);
   EXPECT_EQ(control().launch_fill(s, a, 1000, 5), kSuccess);
   EXPECT_EQ(control().launch_check(s, a, 1000, 5), kSuccess);
-  ASSERT_EQ(library().graph.end(s, &graph), kSuccess);
-  ASSERT_EQ(library().graph.instantiate(&executable, graph, 0), kSuccess);
-  EXPECT_EQ(library().graph.launch(executable, s), kSuccess);
-  EXPECT_EQ(library().graph.launch(executable, s), kSuccess);
+  ASSERT_EQ(library().program.end(s, &graph), kSuccess);
+  ASSERT_EQ(library().program.instantiate(&executable, graph, 0), kSuccess);
+  EXPECT_EQ(library().program.launch(executable, s), kSuccess);
+  EXPECT_EQ(library().program.launch(executable, s), kSuccess);
   EXPECT_EQ(control().mismatches(), 0u);
   EXPECT_TRUE(clean());
   EXPECT_EQ(api().physical_unmap(a, kCell), kSuccess);
-  EXPECT_EQ(library().graph.launch(executable, s), kSuccess);
+  EXPECT_EQ(library().program.launch(executable, s), kSuccess);
   EXPECT_TRUE(complained("the kernel dies"));
+}
+
+TEST(StandinExit, AValueThatIsNoneEndsTheProcessByName) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  if (!CudaLibrary::get().usable() || !CudaLibrary::get().is_standin()) GTEST_SKIP() << "needs the stand-in";
+  const auto refused = [](const std::string& name, const std::string& value, const std::string& expected) {
+    EXPECT_EXIT(
+        CudaLibrary::get().restart({{name, value}}), ::testing::ExitedWithCode(kBadSettingExit),
+        ::testing::StartsWith("cistern stand-in: CISTERN_STANDIN_" + name + "=" + value + ": expected " + expected));
+  };
+  for (const char* const value : {"abc", "0", "1", "1GiB", "-4194304"}) refused("MEMORY", value, "bytes");
+  for (const char* const value : {"abc", "0", "13.0"}) refused("VERSION", value, "1000 x major");
+  for (const char* const value : {"two", "-1", "65"}) refused("DEVICES", value, "a count from 0 to 64");
+  for (const char* const value : {"fast", "-1", "nan"}) refused("LAG_US", value, "microseconds");
+  for (const char* const name : {"MANUAL", "JUNK"}) refused(name, "yes", "0 or 1");
+  refused("WITHOUT", "foo", "some of: virtual_memory managed");
+  refused("WITHOUT", "pools,foo", "some of");
+  refused("REFUSE", "managed", "some of: virtual_memory posix rdma");
+  for (const char* const value : {"foo", "foo:1", "cuMemCreate", "cuMemCreate:x", "cuMemCreate:1:x",
+                                  "cuMemCreate:1:2:x", "cuMemCreate:1:2:3:4", ":1", "cuMemCreate_v2:1"}) {
+    refused("FAIL", value, "NAME:NTH");
+  }
+  EXPECT_EXIT(
+      {
+        setenv("CISTERN_STANDIN_REPORT", "loud", 1);
+        CudaLibrary::get().restart();
+      },
+      ::testing::ExitedWithCode(kBadSettingExit), "CISTERN_STANDIN_REPORT=loud: expected 1 or strict");
+  for (const char* const value : {"*:0", "kernel:1", "cuMemCreate:1:999:18446744073709551615", "cuGraphLaunch:2"}) {
+    CudaLibrary::get().restart({{"FAIL", value}, {"WITHOUT", "pools, peers"}, {"LAG_US", "0.5"}});
+  }
+  CudaLibrary::get().restart();
 }
 
 TEST(StandinExit, LeaksAreReportedAtExit) {

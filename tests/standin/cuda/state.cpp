@@ -1,4 +1,4 @@
-// Start, configuration, faults, what was seen; and the report at exit.
+// Start, faults, what was seen; and the report at exit.
 #include "standin/cuda/state.hpp"
 
 #include <unistd.h>
@@ -7,57 +7,11 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <sstream>
 
 namespace cistern::standin {
 namespace {
 
 constexpr std::size_t kKeptViolations = 1000;
-
-const char* setting(const char* name) {
-  const char* const value = std::getenv((std::string("CISTERN_STANDIN_") + name).c_str());
-  return value != nullptr && *value != '\0' ? value : nullptr;
-}
-
-std::set<std::string> words(const char* name) {
-  std::set<std::string> out;
-  const char* const value = setting(name);
-  std::string text = value != nullptr ? value : "";
-  for (char& c : text) c = c == ',' ? ' ' : c;
-  std::istringstream in(text);
-  for (std::string word; in >> word;) out.insert(word);
-  return out;
-}
-
-Config read_config() {
-  Config c;
-  if (const char* v = setting("DEVICES")) c.devices = std::atoi(v);
-  if (const char* v = setting("MEMORY")) c.memory = std::strtoull(v, nullptr, 0);
-  if (const char* v = setting("VERSION")) c.version = std::atoi(v);
-  if (const char* v = setting("LAG_US")) c.lag_us = std::atof(v);
-  if (const char* v = setting("MANUAL")) c.manual = std::atoi(v) != 0;
-  if (const char* v = setting("JUNK")) c.junk = std::atoi(v) != 0;
-  c.without = words("WITHOUT");
-  c.refuse = words("REFUSE");
-  return c;
-}
-
-Faults read_faults() {
-  Faults f;
-  const char* const value = setting("FAIL");
-  if (value == nullptr) return f;
-  std::istringstream in(value);
-  std::string part;
-  std::getline(in, f.name, ':');
-  std::uint64_t nth = 1;
-  f.left = 1;
-  if (std::getline(in, part, ':')) nth = std::strtoull(part.c_str(), nullptr, 0);
-  if (std::getline(in, part, ':')) f.result = std::atoi(part.c_str());
-  if (std::getline(in, part, ':')) f.left = std::strtoull(part.c_str(), nullptr, 0);
-  f.skip = nth == 0 ? 0 : nth - 1;
-  return f;
-}
 
 // From here on the driver has ended, as the vendor's has when its own exit handler ran.
 void at_exit() {
@@ -70,11 +24,11 @@ void at_exit() {
     lines = s.violations;
     for (const std::string& leak : leaks(s)) lines.push_back("not given back: " + leak);
   }
-  const char* const report = setting("REPORT");
-  if (report == nullptr || lines.empty()) return;
+  const Report report = read_report();
+  if (report == Report::none || lines.empty()) return;
   for (const std::string& line : lines) std::fprintf(stderr, "cistern stand-in: %s\n", line.c_str());
   std::fflush(nullptr);
-  if (std::strcmp(report, "strict") == 0) _exit(kStrictExit);
+  if (report == Report::strict) _exit(kStrictExit);
 }
 
 }  // namespace
@@ -101,11 +55,6 @@ ThreadState& this_thread() {
     mine->number = all->size();
   }
   return *mine;
-}
-
-void configure(State& s) {
-  s.config = read_config();
-  s.faults = read_faults();
 }
 
 void start(State& s) {

@@ -108,8 +108,10 @@ State& state();
 
 // pre, of all below: the mutex is held.
 void start(State& s);
-// Reads the environment.
+// Reads the environment; a value that is none ends the process with status 2 and a line that says so.
 void configure(State& s);
+enum class Report { none, print, strict };
+Report read_report();
 std::vector<std::string> leaks(const State& s);
 Result violation(State& s, Result result, const char* format, ...) __attribute__((format(printf, 3, 4)));
 

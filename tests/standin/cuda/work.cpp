@@ -113,11 +113,15 @@ void check_races(State& s, const StreamState& stream, Op& op) {
   }
 }
 
-// The legacy stream and those that are not "non-blocking" wait for each other.
+// The legacy stream and those that are not "non-blocking" wait for each other; a wait that no work followed yet counts
+// as work.
 void join_legacy(State& s, StreamState& stream) {
   const auto join = [&](const StreamState& other) {
-    if (other.submitted == 0) return;
     merge(stream.clock, other.clock);
+    for (const auto& [id, seq] : other.waits) {
+      if (!is_done(s, {id, seq})) merge(stream.waits, {{id, seq}});
+    }
+    if (other.submitted == 0) return;
     merge(stream.clock, {{other.id, other.submitted}});
     if (!is_done(s, {other.id, other.submitted})) merge(stream.waits, {{other.id, other.submitted}});
   };
