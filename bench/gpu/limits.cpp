@@ -36,29 +36,37 @@ double largest_of(allocation::DeviceAllocator& a, const Stream& stream, std::siz
   return 0.5;
 }
 
+// An allocator that may have all of the device that is free, and a stream.
+struct WholeDevice {
+  WholeDevice() { a->set_memory_limit(free_at_start); }
+  ~WholeDevice() {
+    a->stream_destroyed(stream);
+    a.reset();
+    Device::get().destroy_stream(native);
+  }
+  WholeDevice(const WholeDevice&) = delete;
+  WholeDevice& operator=(const WholeDevice&) = delete;
+
+  const NativeStream native = Device::get().make_stream();
+  std::unique_ptr<allocation::DeviceAllocator> a = fresh_allocator();
+  const Stream stream = a->stream(native);
+  const std::size_t free_at_start = Device::get().free_memory();
+};
+
 // A device full of equal blocks, of which every second one goes.
 void stripes(std::size_t bytes) {
-  Device& gpu = Device::get();
-  const NativeStream native = gpu.make_stream();
-  {
-    const auto a = fresh_allocator();
-    const Stream stream = a->stream(native);
-    const std::size_t free_at_start = gpu.free_memory();
-    a->set_memory_limit(free_at_start);
-    std::vector<Buffer> live;
-    try {
-      for (;;) live.push_back(a->malloc(bytes, stream));
-    } catch (const out_of_memory&) {
-      // It is full.
-    }
-    for (std::size_t i = 0; i < live.size(); i += 2) a->free(live[i]);
-    const std::size_t free = free_at_start - a->stats().active;
-    const std::string name = std::to_string(bytes / kMiB) + " MiB";
-    report("stripes", name, "largest", largest_of(*a, stream, free));
-    for (std::size_t i = 1; i < live.size(); i += 2) a->free(live[i]);
-    a->stream_destroyed(stream);
+  const WholeDevice device;
+  const auto& a = device.a;
+  std::vector<Buffer> live;
+  try {
+    for (;;) live.push_back(a->malloc(bytes, device.stream));
+  } catch (const out_of_memory&) {
+    // It is full.
   }
-  gpu.destroy_stream(native);
+  for (std::size_t i = 0; i < live.size(); i += 2) a->free(live[i]);
+  const std::size_t free = device.free_at_start - a->stats().active;
+  report("stripes", std::to_string(bytes / kMiB) + " MiB", "largest", largest_of(*a, device.stream, free));
+  for (std::size_t i = 1; i < live.size(); i += 2) a->free(live[i]);
 }
 
 }  // namespace
@@ -66,48 +74,41 @@ void stripes(std::size_t bytes) {
 void fill() {
   for (const unsigned mib : {4u, 8u, 24u, 33u, 97u}) stripes(mib * kMiB);
   Device& gpu = Device::get();
-  const NativeStream native = gpu.make_stream();
-  {
-    const auto a = fresh_allocator();
-    const Stream stream = a->stream(native);
-    const std::size_t free_at_start = gpu.free_memory();
-    a->set_memory_limit(free_at_start);
-    std::mt19937_64 random(1);
-    std::vector<Buffer> live = until_full(*a, stream, random, 2048 * kMiB);
-    const std::size_t first = a->stats().active;
-    report("fill", "device", "first", static_cast<double>(first) / static_cast<double>(free_at_start));
-    for (const Buffer& b : live) gpu.fill(native, reinterpret_cast<std::uintptr_t>(b.ptr()), b.size(), 7);
-    for (const Buffer& b : live) gpu.check(native, reinterpret_cast<std::uintptr_t>(b.ptr()), b.size(), 7);
-    for (const Buffer& b : live) a->free(b);
-    live = until_full(*a, stream, random, 512 * kMiB);
-    report("fill", "device", "again", static_cast<double>(a->stats().active) / static_cast<double>(first));
-    report("fill", "device", "mismatches", static_cast<double>(gpu.mismatches()));
-    // One in sixteen stays, anywhere.
-    std::vector<Buffer> kept;
-    for (std::size_t i = 0; i < live.size(); ++i) {
-      if (i % 16 == 5) {
-        kept.push_back(live[i]);
-      } else {
-        a->free(live[i]);
-      }
+  const WholeDevice device;
+  const auto& a = device.a;
+  std::mt19937_64 random(1);
+  std::vector<Buffer> live = until_full(*a, device.stream, random, 2048 * kMiB);
+  const std::size_t first = a->stats().active;
+  report("fill", "device", "first", static_cast<double>(first) / static_cast<double>(device.free_at_start));
+  for (const Buffer& b : live) gpu.fill(device.native, reinterpret_cast<std::uintptr_t>(b.ptr()), b.size(), 7);
+  for (const Buffer& b : live) gpu.check(device.native, reinterpret_cast<std::uintptr_t>(b.ptr()), b.size(), 7);
+  for (const Buffer& b : live) a->free(b);
+  live = until_full(*a, device.stream, random, 512 * kMiB);
+  report("fill", "device", "again", static_cast<double>(a->stats().active) / static_cast<double>(first));
+  report("fill", "device", "mismatches", static_cast<double>(gpu.mismatches()));
+  // One in sixteen stays, anywhere.
+  std::vector<Buffer> kept;
+  for (std::size_t i = 0; i < live.size(); ++i) {
+    if (i % 16 == 5) {
+      kept.push_back(live[i]);
+    } else {
+      a->free(live[i]);
     }
-    const std::size_t free_now = free_at_start - a->stats().active;
-    report("fill", "device", "kept_share", 1 - static_cast<double>(free_now) / static_cast<double>(free_at_start));
-    const std::uint64_t start = now_ns();
-    report("fill", "device", "largest", largest_of(*a, stream, free_now));
-    report("fill", "device", "seconds", static_cast<double>(now_ns() - start) * 1e-9);
-    const Stats stats = a->stats();
-    std::fprintf(stderr, "fill: %zu handles, %zu moved\n", stats.handles, stats.handles_moved);
-    for (const Buffer& b : kept) a->free(b);
-    double faults = 0;
-    for (const std::string& message : a->check_invariants()) {
-      std::fprintf(stderr, "fill: %s\n", message.c_str());
-      ++faults;
-    }
-    report("fill", "device", "faults", faults);
-    a->stream_destroyed(stream);
   }
-  gpu.destroy_stream(native);
+  const std::size_t free_now = device.free_at_start - a->stats().active;
+  report("fill", "device", "kept_share", 1 - static_cast<double>(free_now) / static_cast<double>(device.free_at_start));
+  const std::uint64_t start = now_ns();
+  report("fill", "device", "largest", largest_of(*a, device.stream, free_now));
+  report("fill", "device", "seconds", static_cast<double>(now_ns() - start) * 1e-9);
+  const Stats stats = a->stats();
+  std::fprintf(stderr, "fill: %zu handles, %zu moved\n", stats.handles, stats.handles_moved);
+  for (const Buffer& b : kept) a->free(b);
+  double faults = 0;
+  for (const std::string& message : a->check_invariants()) {
+    std::fprintf(stderr, "fill: %s\n", message.c_str());
+    ++faults;
+  }
+  report("fill", "device", "faults", faults);
 }
 
 void hand_over(unsigned long count) {

@@ -50,7 +50,7 @@ Central::~Central() {
   for (int open = captures_.open(); open > 0; --open) driver_->end_capture();
   // Before the wait, so that no work is submitted after it.
   settle_host();
-  wait_for_device();
+  all_done(work_.wait_for_device());
   settle_host();
   drop_host_cache();
   pool_.for_each([&](Block* block) {
@@ -171,7 +171,7 @@ void Central::retire_owner_of(const Lock& lock, void* native) {
     if (entry.slot != 0 && entry.native == native) gone = &entry;
   });
   if (gone == nullptr) return;
-  if (!wait_for_all() || !wait_for_device()) {
+  if (!wait_for_device()) {
     throw driver_error("cistern: the handle of a destroyed stream came back, and the device cannot be waited for: " +
                        driver_->error_text());
   }

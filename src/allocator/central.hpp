@@ -16,6 +16,7 @@
 //   free             slab or heap of pages                 take_*()
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -318,8 +319,9 @@ class Central {
   void release_empty_slabs();
   // The host waits for the work of all known streams. False when it cannot.
   bool wait_for_all() { return all_done(work_.wait_for_all()); }
-  // Of others, too, where graphs may run, and whose handles may be gone.
-  bool wait_for_device() { return all_done(work_.wait_for_device()); }
+  // Of others, too, where graphs may run, and whose handles may be gone: by a wait that would end a capture, so not
+  // while a known stream is being captured.
+  bool wait_for_device() { return wait_for_all() && all_done(work_.wait_for_device()); }
   bool all_done(bool done) {
     if (done && group_ != nullptr) group_->all_done();
     return done;
@@ -345,6 +347,8 @@ class Central {
   // Bytes in use that are not those of views.
   std::uint64_t live() const;
   std::uint64_t excess() const;
+  // The memory limit, less what host buffers take of it.
+  std::uint64_t limit_beside_host() const { return limits_.memory() - std::min(limits_.memory(), host_.bytes()); }
   void apply_limit();
   // Whether pieces came, went or moved: that takes so long that others may wait for the lock. Buffers of the device's
   // own pool come and go too fast for a sleeping thread to be waited for.

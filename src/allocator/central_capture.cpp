@@ -122,8 +122,7 @@ void Central::settle_captures(const Lock& lock) {
     return heap->held || heap->range.pages == nullptr || !heap->range.pages->any_live();
   };
   if (std::none_of(left_capture_heaps_.begin(), left_capture_heaps_.end(), may_go)) return;
-  // The first says whether a known stream is being captured, which the second would end.
-  if (!wait_for_all() || !wait_for_device()) return;
+  if (!wait_for_device()) return;
   std::erase_if(left_capture_heaps_, [&](StreamHeap* heap) {
     heap->held = false;
     if (core::PageHeap* const pages = heap->range.pages) {
@@ -135,9 +134,6 @@ void Central::settle_captures(const Lock& lock) {
   });
 }
 
-bool Central::fixed(const core::Block* block) const {
-  constexpr int kElsewhere = core::kBlockHost | core::kBlockView | core::kBlockOrdered;
-  return (block->flags & kElsewhere) == 0 && heap_of(block).held;
-}
+bool Central::fixed(const core::Block* block) const { return node_of(block) != nullptr && heap_of(block).held; }
 
 }  // namespace cistern::allocation

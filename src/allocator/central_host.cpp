@@ -77,7 +77,7 @@ Block* Central::take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t b
   }
   if (status == Status::capturing) work_.note_shortage();  // The error says so.
   if (!work_.ok(status)) return nullptr;
-  const std::uint64_t limit = limits_.memory() - std::min(limits_.memory(), host_.bytes());
+  const std::uint64_t limit = limit_beside_host();
   ordered_.watch(limit, false);
   // The pool took new memory beside what was freed and may still be in use.
   if (ordered_.reserved() > limit && wait_for_all()) ordered_.watch(limit, true);

@@ -254,8 +254,7 @@ void Central::trim(const Lock& lock, std::uint64_t keep, bool wait) {
 // Whole host buffers count against the same limit as the heap.
 void Central::apply_limit() {
   if (group_ == nullptr) return;
-  const std::uint64_t limit = limits_.memory(), heap_limit = limit - std::min(limit, host_.bytes());
-  group_->set_limit(heap_limit, limits_.lowered());
+  group_->set_limit(limit_beside_host(), limits_.lowered());
 }
 
 void Central::release_above(const Lock& lock, std::uint64_t excess_bytes) {

@@ -86,6 +86,8 @@ class DeviceAllocator : public Allocator {
   std::vector<std::string> check_invariants();
 
   // --- For the other parts of the allocator layer ------------------------------------------------------------------
+  // Address, bytes and device, for messages.
+  std::string describe(const core::Block* block) const;
   // Whether every call must be looked at (content options).
   bool instrumented() const { return options_.load(std::memory_order_relaxed) != 0; }
   void abandon(core::ThreadCache& cache);
@@ -174,7 +176,6 @@ class DeviceAllocator : public Allocator {
   void check_not_kept(const core::Block* block, const char* call) const;
   [[noreturn]] void throw_misuse(Buffer buffer, const char* call) const;
   [[noreturn]] void throw_out_of_memory(std::size_t bytes, const std::string& driver_failure);
-  std::string describe(const core::Block* block) const;
 
   enum Option : std::uint8_t { kZeroOnAlloc = 1, kZeroOnReuse = 2, kPoisonOnFree = 4 };
 

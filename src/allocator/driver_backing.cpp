@@ -21,11 +21,8 @@ bool DeviceWork::ok(Status status) {
   return status == Status::ok;
 }
 
-bool DeviceWork::end_mapping(drivers::Address at, std::size_t bytes) { return driver_.unmap(at, bytes) == Status::ok; }
-
 bool DeviceWork::destroy_now(drivers::Physical piece) {
-  const auto end = [&](drivers::Address at, std::size_t bytes) { return end_mapping(at, bytes); };
-  if (!mappings_.end_all_of(piece, end) || driver_.destroy(piece) != Status::ok) return false;
+  if (!mappings_.end_all_of(piece, end_mapping()) || driver_.destroy(piece) != Status::ok) return false;
   mappings_.remove_piece(piece);
   return true;
 }
@@ -36,7 +33,7 @@ void DeviceWork::retry_leftovers() {
 
 bool DeviceWork::create(std::size_t bytes, drivers::Physical& piece) {
   // So that destroy() cannot fail.
-  const std::size_t pieces = mappings_.pieces() + undestroyed_.size();
+  const std::size_t pieces = mappings_.pieces();
   try {
     if (undestroyed_.capacity() <= pieces) undestroyed_.reserve(2 * pieces + 16);
   } catch (const std::bad_alloc&) {
@@ -58,8 +55,7 @@ void DeviceWork::destroy(drivers::Physical piece) {
 
 bool DeviceWork::map(drivers::Address at, std::size_t bytes, drivers::Physical piece) {
   if (keeps() && mappings_.use_again(at, piece)) return true;
-  const auto end = [&](drivers::Address from, std::size_t size) { return end_mapping(from, size); };
-  if (!mappings_.end_overlapping(at, bytes, end)) return false;
+  if (!mappings_.end_overlapping(at, bytes, end_mapping())) return false;
   try {
     mappings_.add(at, bytes, piece);
   } catch (const std::bad_alloc&) {
@@ -72,7 +68,7 @@ bool DeviceWork::map(drivers::Address at, std::size_t bytes, drivers::Physical p
 
 void DeviceWork::unmap(drivers::Address at, std::size_t bytes) {
   mappings_.put_aside(at);
-  if (!keeps()) mappings_.end_overlapping(at, bytes, [&](auto from, auto size) { return end_mapping(from, size); });
+  if (!keeps()) mappings_.end_overlapping(at, bytes, end_mapping());
 }
 
 bool DeviceWork::add_segment(const drivers::Segment& segment, Piece& piece) {
@@ -201,14 +197,20 @@ bool DeviceWork::passed(Ticket ticket) {
   return passed_ >= wanted;
 }
 
+// Whether all that the point covers is done now; not where a stream of it is still being captured.
+bool DeviceWork::wait_at(Point& point) {
+  bool done = point.late.empty() || record_late(point);
+  for (const Event event : point.events) done = driver_.synchronize(event) == Status::ok && done;
+  return done && point.complete;
+}
+
 bool DeviceWork::wait(Ticket ticket) {
   const auto wanted = static_cast<std::uint64_t>(ticket);
   if (passed(ticket)) return true;
   bool done = eventless_ <= passed_;  // There may be earlier ones than the last.
   for (Point& point : points_) {
     if (point.ticket > wanted) break;
-    done = (point.late.empty() || record_late(point)) && done && point.complete;
-    for (const Event event : point.events) done = driver_.synchronize(event) == Status::ok && done;
+    done = wait_at(point) && done;
   }
   if (!done) return wait_for_all();
   ++host_waits_;
@@ -231,19 +233,19 @@ bool DeviceWork::wait_for_all() {
   if (!driver_.capabilities().asynchronous) return true;
   if (announced_ != 0) return false;
   Point now;
-  bool done = passed_ >= eventless_, captured = false;
+  bool done = eventless_ <= passed_;
   try {
     streams_.for_each_live([&](const StreamEntry& entry) { record(entry, now); });
   } catch (const std::exception&) {
     done = false;
   }
-  const auto wait_at = [&](Point& point) {
-    captured = (!point.late.empty() && !record_late(point)) || captured;
-    done = point.complete && done;
-    for (const Event event : point.events) done = driver_.synchronize(event) == Status::ok && done;
+  bool captured = false;
+  const auto wait_for_point = [&](Point& point) {
+    done = wait_at(point) && done;
+    captured = captured || !point.late.empty();
   };
-  std::for_each(points_.begin(), points_.end(), wait_at);
-  wait_at(now);
+  std::for_each(points_.begin(), points_.end(), wait_for_point);
+  wait_for_point(now);
   for (const Event event : now.events) driver_.release(event);
   if (captured) return false;
   if (!done) return wait_for_device();

@@ -97,10 +97,13 @@ class DeviceWork {
   };
   // Where pieces are committed by touching, two addresses would be memory of their own.
   bool keeps() const { return driver_.capabilities().double_mapping && !driver_.capabilities().commit_on_touch; }
-  bool end_mapping(drivers::Address at, std::size_t bytes);
+  auto end_mapping() {
+    return [this](drivers::Address at, std::size_t bytes) { return driver_.unmap(at, bytes) == drivers::Status::ok; };
+  }
   bool destroy_now(drivers::Physical piece);
   void record(const StreamEntry& entry, Point& point);
   bool record_late(Point& point);
+  bool wait_at(Point& point);
   void settle(std::uint64_t ticket);
   void all_passed();
 

@@ -47,8 +47,8 @@ Device checked_device(int device) {
 
 Device present_device(int device) {
   const Device known = checked_device(device);
-  const bool used = Books::get().used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-  if (!used && !is_available(known)) throw invalid_argument("cistern: " + allocation::unavailable(known));
+  if (!Books::get().is_used(device) && !is_available(known))
+    throw invalid_argument("cistern: " + allocation::unavailable(known));
   return known;
 }
 

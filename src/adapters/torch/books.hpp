@@ -113,6 +113,8 @@ struct Books {
   Pools pools;
 
   static Books& get();
+  // pre: a device number that can be.
+  bool is_used(int device) const { return used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed); }
 
  private:
   void hold();

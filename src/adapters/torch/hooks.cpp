@@ -49,7 +49,7 @@ allocation::DeviceAllocator& allocator_for(int device) {
 template <typename Visit>
 void for_each_used(Visit visit) {
   for (int device = 0; device < kMaxDevices; ++device) {
-    if (Books::get().used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed)) visit(device);
+    if (Books::get().is_used(device)) visit(device);
   }
 }
 
@@ -153,11 +153,7 @@ void cistern_torch_free(void* ptr, ptrdiff_t size, int device, void* stream) {
     }
     const std::size_t capacity = buffer.size();
     if (size < 0 || static_cast<std::size_t>(size) > capacity) {
-      char address[24];
-      std::snprintf(address, sizeof address, "0x%llx",
-                    static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(ptr)));
-      throw invalid_argument("cistern: free: buffer " + std::string(address) + " (" + std::to_string(capacity) +
-                             " bytes, " + to_string(allocator.device()) + ") is freed with size " +
+      throw invalid_argument("cistern: free: buffer " + allocator.describe(buffer.block()) + " is freed with size " +
                              std::to_string(size) + ": expected 0 to " + std::to_string(capacity));
     }
     // Before the address can be handed out again.
@@ -211,8 +207,7 @@ void cistern_torch_record_stream(void* ptr, void* stream) {
 cistern_status cistern_torch_stream_destroyed(int device, void* stream) {
   return c::guarded([&] {
     present_device(device);
-    const bool used = Books::get().used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-    if (stream != nullptr && used) forget_stream(allocator_for(device), stream);
+    if (stream != nullptr && Books::get().is_used(device)) forget_stream(allocator_for(device), stream);
   });
 }
 

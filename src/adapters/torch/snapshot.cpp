@@ -78,7 +78,7 @@ cistern_status cistern_torch_take_snapshot(cistern_torch_snapshot** out) {
     require(out, "cistern_torch_take_snapshot", "out");
     auto snapshot = std::make_unique<cistern_torch_snapshot>();
     for (int device = 0; device < kMaxDevices; ++device) {
-      if (Books::get().used[static_cast<std::size_t>(device)].load(std::memory_order_relaxed)) {
+      if (Books::get().is_used(device)) {
         add_device(*snapshot, device);
       }
     }
