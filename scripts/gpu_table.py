@@ -58,7 +58,7 @@ def pair_rows(table: Table, f: dict) -> None:
         for rival, name, bar in (("torch_ns", "PyTorch raw_alloc/raw_delete from C++", 20),
                                  ("torch_python_ns", "the same from Python", 20), ("async_ns", "cuMemAllocAsync", 40)):
             if rival in p:
-                times = p[rival] / own
+                times = p.get(rival.replace("_ns", "_times"), p[rival] / own)
                 table.add(f"  against {name}", f"{p[rival]:.0f} ns, {times:.0f}x", f">= {bar}x", times >= bar)
     threads = f.get("threads", {}).get("all", {}).get("threads", 0)
     for case, p in f.get("threads", {}).items():

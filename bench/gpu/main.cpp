@@ -1,9 +1,12 @@
 // The program of a round on a GPU: runs the named parts, one figure a line on the standard output.
-//   cistern_gpu_round PART... -- TRACE...      PART: pairs behind events verify fill hand_over
+//   cistern_gpu_round PART... -- TRACE...      PART: pairs behind events turns verify fill hand_over
+// `turns` waits for a line on the standard input before each turn of `events`, until there is none, and answers with an
+// empty line when all of the turn is over.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <iostream>
 #include <thread>
 
 #include "cistern/trace.hpp"
@@ -28,6 +31,12 @@ int main(int argc, char** argv) try {
     if (part == "pairs") gpu::pairs(std::min(16u, std::max(1u, std::thread::hardware_concurrency())));
     if (part == "behind") gpu::behind(programs, 10);
     if (part == "events") gpu::events(programs);
+    if (part == "turns") {
+      for (std::string line; std::getline(std::cin, line);) {
+        gpu::events(programs);
+        std::cout << std::endl;
+      }
+    }
     if (part == "verify") gpu::verify(programs);
     if (part == "fill") gpu::fill();
     if (part == "hand_over") gpu::hand_over(count != nullptr ? std::strtoul(count, nullptr, 10) : 1'000'000);

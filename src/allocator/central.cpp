@@ -237,7 +237,7 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   // Never less than a granule of the index, which knows one block a granule.
   const std::uint64_t wanted = std::max(bytes, std::uint64_t{1} << core::BlockIndex::kGranuleBits);
   if (Block* block = heap.recent.take(wanted, alignment)) {
-    heap.range.pages->set_idle(static_cast<HeapNode*>(block->home), false);
+    group_->set_idle(static_cast<HeapNode*>(block->home), false);
     return block;
   }
   flush_recent(lock, heap);
@@ -264,8 +264,8 @@ Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t byt
   block->home = node;
   block->address.store(heap.range.backing.address_of(node->offset), std::memory_order_relaxed);
   block->capacity = node->size;
-  block->flags = 0;
-  bool ready = index_.insert(block);
+  core::set_flags(block, 0);
+  bool ready = enter(block);
   if (ready && !make_object(heap, node->offset, block)) {
     // Blocks in the caches have objects, too: when they are back, theirs can be dropped.
     give_all_back(lock, thread, true);
@@ -330,9 +330,8 @@ void Central::give_or_keep(const Lock& lock, Block* block) {
   if ((block->flags & ~kObjects) != 0 || uses_.contains(block) || poison_.load(std::memory_order_relaxed)) {
     return give(lock, block);
   }
-  auto* node = static_cast<HeapNode*>(block->home);
   block->owner.store(core::central_owner_value(), std::memory_order_relaxed);
-  node->heap->set_idle(node, true);
+  group_->set_idle(static_cast<HeapNode*>(block->home), true);
   if (Block* oldest = heap_of(block).recent.put(block)) give(lock, oldest);
 }
 
@@ -421,7 +420,7 @@ Block* Central::take_view(const Lock&, void* ptr, std::uint64_t bytes) {
   block->address.store(reinterpret_cast<std::uintptr_t>(ptr), std::memory_order_relaxed);
   block->capacity = bytes;
   block->home = object;
-  block->flags = core::kBlockView;
+  core::set_flags(block, core::kBlockView);
   if (BlockPool::object_of(block) != nullptr && object != ptr) BlockPool::object_of(block)->set(object, 0);
   view_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return block;

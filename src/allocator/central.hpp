@@ -217,7 +217,12 @@ class Central {
   // The heap of an open pool for a stream; the stream's own when the pool is not open any more.
   StreamHeap& capture_heap(const Lock&, std::uint64_t pool, const StreamEntry& entry);
   const Captures& captures() const { return captures_; }
-  // What lies where in the device's heaps.
+
+  // --- What lies where (central_map.cpp) ---------------------------------------------------------------------------
+  // The block of the heap that starts at the address, or did: its serial says whether it lives. Null when there is
+  // none. Any thread, also one of the driver's: waits for no lock.
+  core::Block* find(std::uint64_t address);
+  // Of the device's heaps.
   std::vector<MemorySegment> map(const Lock&) const;
 
   // --- Thread caches -----------------------------------------------------------------------------------------------
@@ -264,7 +269,6 @@ class Central {
   const core::SizeClasses& classes() const { return classes_; }
   const FrontConfig& config() const { return config_; }
   core::HeapGroup* group() const { return group_.get(); }
-  const core::BlockIndex& index() const { return index_; }
   BlockObjects& objects() { return objects_; }
   HostBuffers& host() { return host_; }
   const HostBuffers& host() const { return host_; }
@@ -338,6 +342,14 @@ class Central {
   bool empty_pockets(const Lock& lock, const void* thread, std::uint64_t least);
   // Says anew whether threads may keep a large block; after every change of limits or of what is reserved.
   void settle_pockets();
+  bool fill_index();
+  core::Block* find_unindexed(std::uint64_t address) const;
+  // False when the host has no memory. pre: the block's home is set.
+  bool enter(core::Block* block) {
+    const Indexed state = indexed_.load(std::memory_order_relaxed);
+    if (state == Indexed::wanted) fill_index();
+    return state != Indexed::yes || index_.insert(block);
+  }
   void give_chain(const Lock& lock, const core::Chain& chain);
   // Keeps a block that was just freed for the next request if that is of its size, or gives it back.
   void give_or_keep(const Lock& lock, core::Block* block);
@@ -378,6 +390,9 @@ class Central {
   DeviceMutex mutex_;
   core::BlockPool pool_;
   core::BlockIndex index_;
+  // Whether blocks are in it, not slabs alone.
+  enum class Indexed : std::uint8_t { no, wanted, yes };
+  std::atomic<Indexed> indexed_{Indexed::no};
   StreamTable streams_;
   Captures captures_;
   core::StreamUses uses_;

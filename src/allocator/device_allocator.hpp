@@ -182,7 +182,7 @@ class DeviceAllocator : public Allocator {
   const Device device_;
   std::atomic<std::uint8_t> options_{0};
   core::TagFigures tag_figures_;
-  Central central_;
+  mutable Central central_;  // find() fills its index.
 
   // Read by every call; on lines that nobody writes.
   alignas(64) const bool host_buffers_;  // malloc(n) is a whole buffer that the host reaches.

@@ -238,8 +238,8 @@ Buffer DeviceAllocator::find(const void* ptr) const {
     const bool here = serial % 2 != 0 && address_of(block) == address && !core::claimed(block, serial);
     return here ? Buffer(block, serial) : Buffer();
   };
-  // The index keeps entries of blocks that are gone, and the driver may give their addresses to the host.
-  Buffer found = live(central_.index().find(address));
+  // Blocks that are gone may be found, and the driver may give their addresses to the host.
+  Buffer found = live(central_.find(address));
   if (!found && host_buffers_) found = live(central_.host().find(address));
   if (!found && central_.capabilities().ordered_buffers) found = live(central_.ordered().find(address));
   return found;

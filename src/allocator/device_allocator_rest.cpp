@@ -204,7 +204,7 @@ void DeviceAllocator::abandon(core::ThreadCache& cache) {
 }
 
 void DeviceAllocator::lock_for_fork() {
-  central_.mutex().lock();
+  central_.mutex().lock_for_fork();
   central_.figures().mutex().lock();
   central_.uses().mutex().lock();
   central_.host().mutex().lock();

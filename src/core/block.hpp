@@ -57,7 +57,7 @@ struct alignas(64) Block {
 
 static_assert(sizeof(Block) == 64);
 
-// For who holds the block without the device's lock, under which others may read the flags: the index does.
+// For who holds a free block: others may read the flags of what was there a moment ago (Central::find()).
 inline void set_flags(Block* block, int flags) {
   std::atomic_ref(block->flags).store(static_cast<std::uint8_t>(flags), std::memory_order_relaxed);
 }

@@ -49,8 +49,8 @@ bool BlockPool::grow() {
       return false;
     }
   }
-  chunk->next = chunks_;
-  chunks_ = chunk;
+  chunk->next = chunks_.load(std::memory_order_relaxed);
+  chunks_.store(chunk, std::memory_order_release);
   ++chunk_count_;
   for (std::size_t i = kBlocksPerChunk; i-- > 0;) {
     Block* block = chunk->blocks() + i;
@@ -62,9 +62,8 @@ bool BlockPool::grow() {
 }
 
 BlockPool::~BlockPool() {
-  while (chunks_ != nullptr) {
-    Chunk* chunk = chunks_;
-    chunks_ = chunk->next;
+  for (Chunk* chunk = chunks_.load(std::memory_order_relaxed); chunk != nullptr;) {
+    Chunk* const following = chunk->next;
     for (std::size_t i = 0; i < kBlocksPerChunk; ++i) {
       Block* block = chunk->blocks() + i;
       const std::uint64_t serial = block->serial.load(std::memory_order_relaxed);
@@ -79,6 +78,7 @@ BlockPool::~BlockPool() {
     const std::lock_guard lock(store_mutex());
     chunk->next = store();
     store() = chunk;
+    chunk = following;
   }
 }
 

@@ -3,7 +3,7 @@
 // Does: hands out and takes back descriptors; leads from a descriptor to its allocator. Does not: look at what a block
 // describes. A chunk outlives its pool: when the pool goes, its chunks wait in a process-wide store for the next pool,
 // and serials go on, so that an old handle is recognised as dead for ever. Locking: take() and give() under the
-// device's lock; owner_of() and object_of() need none.
+// device's lock; for_each(), owner_of() and object_of() need none.
 #pragma once
 
 #include <atomic>
@@ -46,7 +46,7 @@ class BlockPool {
   // pre: the block is free (its serial is even).
   void give(Block* block) {
     block->home = nullptr;
-    block->flags = 0;
+    set_flags(block, 0);
     if (BlockObject* object = object_of(block)) object->set(nullptr, 0);
     block->next = free_;
     free_ = block;
@@ -73,7 +73,7 @@ class BlockPool {
   // Visits every descriptor, free ones included.
   template <typename Visit>
   void for_each(Visit visit) const {
-    for (Chunk* chunk = chunks_; chunk != nullptr; chunk = chunk->next) {
+    for (Chunk* chunk = chunks_.load(std::memory_order_acquire); chunk != nullptr; chunk = chunk->next) {
       for (std::size_t i = 0; i < kBlocksPerChunk; ++i) visit(chunk->blocks() + i);
     }
   }
@@ -104,7 +104,7 @@ class BlockPool {
   void* owner_;
   bool with_objects_;
   Block* free_ = nullptr;
-  Chunk* chunks_ = nullptr;
+  std::atomic<Chunk*> chunks_{nullptr};
   std::size_t used_ = 0;
   std::size_t chunk_count_ = 0;
 };

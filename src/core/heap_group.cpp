@@ -11,7 +11,7 @@ std::uint32_t HeapGroup::Impl::cap() const {
     return static_cast<std::uint32_t>(std::clamp(floor_pow2(limit_cells() / HeapTuning::tight_part),
                                                  HeapTuning::tight_least, HeapTuning::tight_most));
   }
-  const std::uint64_t peak = cells_of(peak_live_bytes);
+  const std::uint64_t peak = cells_of(gauge.peak_live);
   const std::uint64_t large = std::min(floor_pow2(peak / HeapTuning::large_cap_part), HeapTuning::large_cap_most);
   return static_cast<std::uint32_t>(std::clamp(floor_pow2(peak / HeapTuning::cap_part), HeapTuning::cap_least,
                                                std::max(HeapTuning::cap_most, large)));
@@ -24,7 +24,7 @@ std::uint64_t HeapGroup::Impl::free_cells() const {
 }
 
 std::uint64_t HeapGroup::Impl::allowed_cells() const {
-  return cells_of(peak_live_bytes / 100 * (100 + config.slack_percent));
+  return cells_of(gauge.peak_live / 100 * (100 + config.slack_percent));
 }
 
 void HeapGroup::Impl::note() {
@@ -63,8 +63,7 @@ void HeapGroup::all_done() { impl_->ledger.all_done(); }
 
 std::uint64_t HeapGroup::peak_reserved() const { return impl_->peak_cells * impl_->config.cell_bytes; }
 void HeapGroup::reset_peak_reserved() { impl_->peak_cells = impl_->held_cells(); }
-void HeapGroup::forget_peak_live() { impl_->peak_live_bytes = impl_->live_bytes - impl_->idle_bytes; }
-std::uint64_t HeapGroup::live() const { return impl_->live_bytes; }
+void HeapGroup::forget_peak_live() { gauge_.peak_live = gauge_.live - gauge_.idle; }
 std::uint64_t HeapGroup::pieces() const { return impl_->pieces.count(); }
 const HeapCounts& HeapGroup::counts() const { return impl_->counts; }
 std::uint64_t HeapGroup::limit() const { return impl_->config.limit_bytes; }

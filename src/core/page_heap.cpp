@@ -176,12 +176,14 @@ HeapNode* PageHeap::Impl::cut_back(HeapNode* run, std::uint64_t bytes) {
   return node;
 }
 
-// Makes [offset, offset + bytes) of a run a live node; what is left of the run stays free. Throws std::bad_alloc, with
+// Makes the place, `bytes` of a run, a live node; what is left of the run stays free. Throws std::bad_alloc, with
 // nothing changed.
-HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) {
+HeapNode* PageHeap::Impl::carve(const Place& place, std::uint64_t bytes, StreamIndex stream) {
   group.ledger.know(stream);  // So that no free fails.
   group.nodes.reserve(2);
-  free_cells -= free_cells_in(stretch_of(*run), cells_of(offset, bytes));
+  free_cells -= place.free_cells;
+  HeapNode* run = place.node;
+  const std::uint64_t offset = place.offset;
   HeapNode* node = run;
   if (offset + bytes == run->offset + run->size && offset != run->offset) {
     node = cut_back(run, bytes);
@@ -201,8 +203,8 @@ HeapNode* PageHeap::Impl::carve(HeapNode* run, std::uint64_t offset, std::uint64
   node->block = nullptr;
   node->stream = stream;
   node->idle = false;
-  group.live_bytes += bytes;
-  group.note_live();
+  group.gauge.live += bytes;
+  group.gauge.note_live();
   return node;
 }
 
@@ -280,17 +282,10 @@ HeapNode* PageHeap::allocate(std::uint64_t bytes, std::uint64_t alignment, Strea
 
 void PageHeap::free(HeapNode* node) {
   assert(node->state == NodeState::live && node->heap == this);
-  impl_->group.live_bytes -= node->size;
-  if (node->idle) impl_->group.idle_bytes -= node->size;
+  HeapGauge& gauge = impl_->group.gauge;
+  gauge.live -= node->size;
+  if (node->idle) gauge.idle -= node->size;
   impl_->free(node);
-}
-
-void PageHeap::set_idle(HeapNode* node, bool idle) {
-  assert(node->state == NodeState::live && node->idle != idle);
-  node->idle = idle;
-  std::uint64_t& bytes = impl_->group.idle_bytes;
-  bytes = idle ? bytes + node->size : bytes - node->size;
-  impl_->group.note_live();
 }
 
 void PageHeap::for_each_piece(const std::function<void(Piece piece, bool live)>& visit) const {

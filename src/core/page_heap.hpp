@@ -23,7 +23,9 @@
 // A hole is a maximal sequence of free nodes. Adjacent runs are always merged, so are adjacent gaps.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -80,12 +82,17 @@ struct HeapCounts {
   std::uint64_t released = 0;
 };
 
-// What the fast ways ask at every step, kept up to date by the slow ones.
+// What every step asks; the slow ways keep the first four up to date, every step the others.
 struct HeapGauge {
   std::uint64_t reserved = 0;  // Bytes of physical memory held.
   std::uint64_t changes = 0;   // Grows with every change of what is held, moved or allowed.
   bool over = false;           // More is held than the limit allows.
   bool tight = false;
+  std::uint64_t live = 0;       // Bytes in live nodes,
+  std::uint64_t idle = 0;       // in those of them that nobody uses,
+  std::uint64_t peak_live = 0;  // and the most in the others, by which the policy goes.
+
+  void note_live() { peak_live = std::max(peak_live, live - idle); }
 };
 
 class HeapGroup {
@@ -114,7 +121,14 @@ class HeapGroup {
   // What was live so far says nothing of what comes: slack and pieces are sized by what is live from now on.
   void forget_peak_live();
   // Bytes in live nodes.
-  std::uint64_t live() const;
+  std::uint64_t live() const { return gauge_.live; }
+  // Says that nobody uses the live node, since its holder may hand it out again, or that somebody does.
+  void set_idle(HeapNode* node, bool idle) {
+    assert(node->state == NodeState::live && node->idle != idle);
+    node->idle = idle;
+    gauge_.idle = idle ? gauge_.idle + node->size : gauge_.idle - node->size;
+    gauge_.note_live();
+  }
   // Pieces held now.
   std::uint64_t pieces() const;
   const HeapCounts& counts() const;
@@ -163,9 +177,6 @@ class PageHeap {
   const HeapNode* occupant(std::uint64_t offset, std::uint64_t bytes) const;
   // pre: node is live and of this heap. Makes no call to the backing.
   void free(HeapNode* node);
-  // Says that nobody uses the live node, since its holder may hand it out again. The peak of live bytes, by which the
-  // policy goes, is that of the other nodes.
-  void set_idle(HeapNode* node, bool idle);
   // Pieces of a held heap stay where they are, used or not: none moves, leaves, or comes from another heap.
   void hold(bool on);
   // Gives back all pieces of this heap that no live node touches. The host waits for work that may use them. False when

@@ -96,7 +96,7 @@ std::vector<std::string> HeapGroup::check_invariants() const {
     }
   }
   require(mapped_bytes == held * cell, "conservation: live + run bytes = bytes of the pieces");
-  require(live == g.live_bytes, "conservation: live bytes");
+  require(live == g.gauge.live, "conservation: live bytes");
   require(held == g.pieces.cells(), "conservation: cells of the pieces");
   require(free_cells == g.free_cells(), "conservation: cells of free pieces");
   require(leaving == g.releasing_cells, "conservation: cells that are leaving");

@@ -72,9 +72,6 @@ struct HeapGroup::Impl {
   NodePool nodes;
   PieceTable pieces;
   HeapCounts counts;
-  std::uint64_t live_bytes = 0;
-  std::uint64_t idle_bytes = 0;  // Of these.
-  std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_cells = 0;
   std::uint64_t releasing_cells = 0;  // In pieces that leave once their ticket has passed.
   std::vector<StaleAddress>
@@ -91,7 +88,7 @@ struct HeapGroup::Impl {
   // Cells that may be held without giving others back first: 1.04 x the peak of live bytes.
   std::uint64_t allowed_cells() const;
   // Segments only: cells that may be held while some of them wait for work to end, 1.12 x the peak of live bytes.
-  std::uint64_t tolerated_cells() const { return cells_of(peak_live_bytes / 25 * 28); }
+  std::uint64_t tolerated_cells() const { return cells_of(gauge.peak_live / 25 * 28); }
   // In pieces without a live byte that may leave their place.
   std::uint64_t free_cells() const;
   // At most so many can be brought to a place.
@@ -113,7 +110,6 @@ struct HeapGroup::Impl {
   void finish_moves(Backing& backing);
   // Unmaps stale addresses whose work is done; with `may_wait` all of them.
   void collect(bool may_wait);
-  void note_live() { peak_live_bytes = std::max(peak_live_bytes, live_bytes - idle_bytes); }
   // After each change of what is held, moved or allowed.
   void note();
 };
@@ -141,10 +137,14 @@ struct PageHeap::Impl {
     HeapNode* node = nullptr;  // The first free node that it covers.
     std::uint64_t offset = 0;
     std::int64_t cost = INT64_MAX;
+    std::uint32_t free_cells = 0;  // In a run: cells of the free pieces that it touches.
   };
 
   // --- Nodes (page_heap.cpp) ---
-  HeapNode* carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes, StreamIndex stream);
+  HeapNode* carve(const Place& place, std::uint64_t bytes, StreamIndex stream);
+  HeapNode* carve(HeapNode* run, std::uint64_t offset, std::uint64_t bytes, StreamIndex stream) {
+    return carve({run, offset, 0, free_cells_in(stretch_of(*run), cells_of(offset, bytes))}, bytes, stream);
+  }
   HeapNode* cut_front(HeapNode* run, std::uint64_t bytes);
   HeapNode* cut_back(HeapNode* run, std::uint64_t bytes);
   void free(HeapNode* node);
@@ -181,11 +181,8 @@ struct PageHeap::Impl {
     return {left_free ? left.start : static_cast<std::uint32_t>(left_end),
             right_free ? static_cast<std::uint32_t>(right_end) : right.start};
   }
-  // The same as a count.
-  std::uint32_t free_cells_in(Stretch memory, Span cells) const {
-    const Span pieces = free_pieces(memory, cells);
-    return pieces.last > pieces.first ? pieces.last - pieces.first : 0;
-  }
+  static std::uint32_t count_of(Span cells) { return cells.last > cells.first ? cells.last - cells.first : 0; }
+  std::uint32_t free_cells_in(Stretch memory, Span cells) const { return count_of(free_pieces(memory, cells)); }
   bool is_free(const PieceInfo& piece) const;
   HeapNode* change_state(Span cells, NodeState state, const Freed& freed = {});
 

@@ -82,12 +82,15 @@ PageHeap::Impl::Place PageHeap::Impl::best_mapped_among(std::uint64_t bytes, std
       const bool ready = ready_at(run, offset);
       if (!ready) price += kWait;  // More than at the other end, where only what is ready may be taken.
       std::uint64_t pin = 0;
+      std::uint32_t covered = 0;
       if (any_free) {
         // 0.03 of a cell a cell, so a pinned cell is 1000 / 30 of them.
         constexpr std::uint64_t kPinned = kCell / kMappedWeight;
-        pin = (pin_cells_in(*run, offset, bytes) * kPinned) << cell_shift;
+        const Span block = cells_of(offset, bytes), pieces = free_pieces(stretch_of(*run), block);
+        pin = (pin_cells(pieces, block) * kPinned) << cell_shift;
+        covered = count_of(pieces);
       }
-      if (price + pin < best_cost) best.node = run, best.offset = offset, best_cost = price + pin;
+      if (price + pin < best_cost) best = {run, offset, 0, covered}, best_cost = price + pin;
       return pin != 0 || !ready;
     };
     const bool other_end = look_at(from_top ? high : low, cost);
@@ -118,7 +121,7 @@ HeapNode* PageHeap::allocate_mapped(std::uint64_t bytes, std::uint64_t alignment
   if (place.node != nullptr && !impl_->group.order(stream, place.node->freed, where, impl_->backing)) {
     place = impl_->best_mapped(bytes, alignment, {stream, Impl::Over::ready});
   }
-  return place.node == nullptr ? nullptr : impl_->carve(place.node, place.offset, bytes, stream);
+  return place.node == nullptr ? nullptr : impl_->carve(place, bytes, stream);
 }
 
 // Price of a place in a hole: cells to be mapped + 0.3 x operations + 0.1 x pin + 0.1 x address.

@@ -43,7 +43,7 @@ Block* SlabStore::take(std::uint8_t bin) {
     block->capacity = size;
     block->home = slab;
     block->bin = bin;
-    block->flags = kBlockSlab;
+    set_flags(block, kBlockSlab);
     slab->blocks[slab->carved++].store(block, std::memory_order_release);
   }
   --slab->free_count;

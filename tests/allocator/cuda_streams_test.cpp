@@ -80,9 +80,9 @@ TEST_F(CudaStreams, MemoryComesInOrderFromOneThreadsOwnStreamToAnothers) {
         for (int i = 0; i < 100; ++i) fill(kMine, busy, 9);
         fill(kMine, theirs, 1);
       });
-      allocator_->free(busy);
       sync.arrive_and_wait();
       sync.arrive_and_wait();
+      allocator_->free(busy);  // Not before: its memory would be taken first.
       allocator_->stream_destroyed(s);
     });
     sync.arrive_and_wait();

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "allocator/allocator_fixture.hpp"
@@ -115,6 +116,56 @@ TEST(DeviceAllocator, FindLeadsBackToLiveBuffersOnly) {
   }
   a->free_raw(nullptr);
   expect_sound(*a);
+}
+
+// The lock's holder may wait for work that waits for the thread that asks.
+TEST(DeviceAllocator, FindWaitsForNoLock) {
+  const auto a = make_cpu();
+  std::vector<Buffer> buffers;
+  for (const std::size_t bytes : {200UL, 30000UL, 1UL << 20, 3UL << 20}) buffers.push_back(a->malloc(bytes));
+  const Buffer gone = a->malloc(5 << 20);
+  void* const address = gone.ptr();
+  buffers.push_back(a->malloc(7 << 20));
+  a->free(gone);
+  int local = 0;
+  const Buffer view = a->make_buffer(&local, sizeof local);
+  const auto look = [&] {
+    for (const Buffer& b : buffers) EXPECT_EQ(a->find(b.ptr()), b);
+    EXPECT_FALSE(a->find(address));
+    EXPECT_FALSE(a->find(&local));
+  };
+  {
+    const Central::Lock lock(a->central());
+    std::thread(look).join();
+  }
+  look();
+  buffers.push_back(a->malloc(9 << 20));
+  std::thread(look).join();
+  for (const Buffer& b : buffers) a->free(b);
+  a->release(view);
+  expect_sound(*a);
+}
+
+TEST(DeviceAllocator, TheFirstQuestionsComeWhileOthersAllocate) {
+  for (int round = 0; round < 20; ++round) {
+    const auto a = make_cpu();
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < 3; ++t) {
+      threads.emplace_back([&a, t] {
+        std::vector<Buffer> mine;
+        for (std::size_t i = 0; i < 60; ++i) {
+          mine.push_back(a->malloc((100 + 37 * i + t) << 10));
+          if (i >= 20 * t) {
+            EXPECT_EQ(a->find(mine[i / 2].ptr()), mine[i / 2]);
+          }
+        }
+        for (const Buffer& b : mine) a->free_raw(b.ptr());
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(a->stats().live_buffers, 0U);
+    expect_sound(*a);
+  }
 }
 
 TEST(DeviceAllocator, FiguresFollowEachStep) {

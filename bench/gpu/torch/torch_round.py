@@ -6,7 +6,9 @@ usage: torch_round.py pairs
 
 Compiles torch_events.cpp against the installed PyTorch and prints one figure a line as JSON, as the round's program does.
 `events` runs PROGRAM, which is that program, by turns with PyTorch on each trace, and prints its figures as well: shared
-hosts change their speed by a factor of two within seconds.
+hosts change their speed by a factor of two within seconds, and each processor for itself. Each turn has a fresh allocator,
+PyTorch's an empty cache. Both processes live through all turns of a trace, since the first one in a process pays for fresh
+pages and cold code, and both run on the same processor in a turn, another one in the next.
 """
 import ctypes
 import gzip
@@ -89,10 +91,20 @@ def events(library: ctypes.CDLL, program: str, path: str) -> None:
     passes, turns = 5, 7
     ops, count, slots, streams = read(path)
     name = Path(path).name.removesuffix(".csv.gz")
-    for _ in range(turns):
-        ours = subprocess.run([program, "events", "--", path], check=True, capture_output=True, text=True).stdout
-        print(ours, end="", flush=True)
-        own = {line["figure"]: line["value"] for line in map(json.loads, ours.splitlines())}
+    ours = subprocess.Popen([program, "turns", "--", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    processors = sorted(os.sched_getaffinity(0))
+    for turn in range(turns):
+        one = {processors[turn * len(processors) // turns]}
+        os.sched_setaffinity(0, one)
+        os.sched_setaffinity(ours.pid, one)
+        print(file=ours.stdin, flush=True)
+        own = {}
+        while (line := ours.stdout.readline().strip()):
+            print(line, flush=True)
+            figure = json.loads(line)
+            own[figure["figure"]] = figure["value"]
+        if "fifth_ns" not in own:
+            raise RuntimeError(f"{program} ended with status {ours.wait()}")
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         out = (ctypes.c_double * passes)()
@@ -101,6 +113,10 @@ def events(library: ctypes.CDLL, program: str, path: str) -> None:
             report("events", name, f"torch_{figure}_ns", out[index])
             report("events", name, f"{figure}_times", out[index] / own[f"{figure}_ns"])
         report("events", name, "torch_reserved", torch.cuda.max_memory_reserved())
+    os.sched_setaffinity(0, processors)
+    ours.stdin.close()
+    if ours.wait() != 0:
+        raise RuntimeError(f"{program} ended with status {ours.returncode}")
 
 
 def main() -> int:
