@@ -14,6 +14,7 @@
 #include "core/order_model.hpp"
 #include "core/page_heap.hpp"
 #include "core/page_heap_fixture.hpp"
+#include "sanitizers.hpp"
 
 namespace cistern::core {
 namespace {
@@ -120,14 +121,7 @@ std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kLongSteps = 200'000;
-#elif defined(__has_feature)
-constexpr std::uint64_t kLongSteps =
-    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ? 200'000 : 10'000'000;
-#else
-constexpr std::uint64_t kLongSteps = 10'000'000;
-#endif
+constexpr std::uint64_t kLongSteps = kSanitized ? 200'000 : 10'000'000;
 
 TEST(PageHeapRandom, Long) {
   const std::uint64_t steps = from_environment("CISTERN_RANDOM_STEPS", kLongSteps);
