@@ -73,12 +73,15 @@ void pairs(unsigned threads) {
   const NativeStream native = gpu.make_stream();
   const auto allocator = fresh_allocator();
   const Stream stream = allocator->stream(native);
+  const auto pair_of = [&](std::size_t bytes) {
+    return [&, bytes] { allocator->free(allocator->malloc(bytes, stream)); };
+  };
   for (const std::size_t bytes :
        {std::size_t{512}, std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{16} << 20}) {
     const std::string name = std::to_string(bytes);
-    allocator->free(allocator->malloc(bytes, stream));
-    const auto pair = [&] { allocator->free(allocator->malloc(bytes, stream)); };
+    const auto pair = pair_of(bytes);
     const auto vendor_pair = [&] { gpu.free_async(gpu.allocate_async(bytes, native), native); };
+    pair();
     vendor_pair();
     // By turns, and the ratio of each: shared hosts change their speed in between.
     std::vector<double> own, vendor, times;
@@ -94,7 +97,7 @@ void pairs(unsigned threads) {
   }
   for (const std::size_t bytes : {std::size_t{512}, std::size_t{64} << 10, std::size_t{1} << 20}) {
     const std::string name = std::to_string(bytes);
-    const auto pair = [&] { allocator->free(allocator->malloc(bytes, stream)); };
+    const auto pair = pair_of(bytes);
     report("threads", name, "cistern_1", rate(1, pair));
     report("threads", name, "cistern_all", rate(threads, pair));
   }

@@ -111,18 +111,12 @@ inline constexpr std::uint64_t kSharedObjectBytes = 256;  // Up to here blocks h
 
 inline std::uint64_t address_of(const core::Block* block) { return block->address.load(std::memory_order_relaxed); }
 
-// For readers without the lock, too: a block may move to the host at the same time.
-inline std::uint8_t flags_of(const core::Block* block) {
-  return std::atomic_ref(const_cast<core::Block*>(block)->flags).load(std::memory_order_relaxed);
-}
-
 // The node of the heap that a block is, or is a part of; null for memory from elsewhere.
 // For readers without the lock, too: a block that moves to the host at the same time gets its new flags first.
 inline const core::HeapNode* node_of(const core::Block* block) {
-  constexpr int kElsewhere = core::kBlockHost | core::kBlockView | core::kBlockOrdered;
   const void* const home = std::atomic_ref(const_cast<core::Block*>(block)->home).load(std::memory_order_acquire);
-  const std::uint8_t flags = flags_of(block);
-  if ((flags & kElsewhere) != 0) return nullptr;
+  const std::uint8_t flags = core::flags_of(block);
+  if ((flags & core::kBlockElsewhere) != 0) return nullptr;
   return (flags & core::kBlockSlab) != 0 ? static_cast<const core::Slab*>(home)->node
                                          : static_cast<const core::HeapNode*>(home);
 }

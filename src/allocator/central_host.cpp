@@ -191,8 +191,7 @@ bool Central::move_to_host(const Lock& lock, Block* block) {
   }
   // Whoever frees the block next must look at it: it no longer fits the bins.
   block->owner.fetch_or(core::kAttention, std::memory_order_acq_rel);
-  const auto flags = static_cast<std::uint8_t>(host_flags | (block->flags & core::kBlockEmpty));
-  std::atomic_ref(block->flags).store(flags, std::memory_order_relaxed);  // Before `home`, see node_of().
+  core::set_flags(block, host_flags | (block->flags & core::kBlockEmpty));  // Before `home`, see node_of().
   std::atomic_ref(block->home).store(host_home, std::memory_order_release);
   block->bin = host_bin;
   block->address.store(to, std::memory_order_release);

@@ -28,21 +28,14 @@ void add_slab(MemorySegment& segment, const core::Slab& slab, std::uint64_t node
   if (used < node_bytes) add_range(segment, base + used, node_bytes - used, false);
 }
 
-// Whether a descriptor in use stands for a node of the heap, which the index may be told. No part of a slab: those are
-// found by their slab.
-bool is_node(const core::Block* block) {
-  constexpr int kOthers = core::kBlockView | core::kBlockSlab | core::kBlockHost | core::kBlockOrdered;
-  return (flags_of(block) & kOthers) == 0;
-}
-
 }  // namespace
 
-// Enters the blocks that are there. False when the host has no memory: the next question tries again. pre: the lock is
-// held.
+// Enters the blocks that are there; parts of slabs are found by their slab. False when the host has no memory: the next
+// question tries again. pre: the lock is held.
 bool Central::fill_index() {
   bool all = true;
   pool_.for_each([&](core::Block* block) {
-    if (block->home != nullptr && is_node(block)) all = all && index_.insert(block);
+    if (block->home != nullptr && core::is_node(block)) all = all && index_.insert(block);
   });
   indexed_.store(all ? Indexed::yes : Indexed::no, std::memory_order_release);
   return all;
@@ -55,9 +48,8 @@ core::Block* Central::find(std::uint64_t address) {
   Indexed state = indexed_.load(std::memory_order_acquire);
   if (state == Indexed::no) indexed_.compare_exchange_strong(state, Indexed::wanted, std::memory_order_acquire);
   if (state != Indexed::yes) {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    const bool filled = lock.owns_lock() && fill_index();
-    if (lock.owns_lock()) lock.unlock();
+    bool filled = false;
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) filled = fill_index();
     // Who had a cache limit to hold and found the lock taken has left that to its holder.
     if (enforce_wanted_.load(std::memory_order_relaxed)) const Lock limit(*this, std::try_to_lock);
     if (!filled) return find_unindexed(address);
@@ -68,11 +60,11 @@ core::Block* Central::find(std::uint64_t address) {
 // Of what the index has only the parts of slabs count: a block may have left the place where it was entered.
 core::Block* Central::find_unindexed(std::uint64_t address) const {
   core::Block* found = index_.find(address);
-  if (found != nullptr && (flags_of(found) & core::kBlockSlab) != 0) return found;
+  if (found != nullptr && (core::flags_of(found) & core::kBlockSlab) != 0) return found;
   found = nullptr;
   pool_.for_each([&](core::Block* block) {
     const std::uint64_t serial = block->serial.load(std::memory_order_acquire);
-    if (serial % 2 == 0 || address_of(block) != address || !is_node(block)) return;
+    if (serial % 2 == 0 || address_of(block) != address || !core::is_node(block)) return;
     // A view of the place that ended meanwhile has lost its flags.
     if (block->serial.load(std::memory_order_relaxed) == serial) found = block;
   });

@@ -213,7 +213,7 @@ void DeviceAllocator::record_use(Buffer buffer, const Stream& stream) {
 
 // pre: the block is live.
 void DeviceAllocator::add_use(Block* block, const Stream& stream) {
-  if ((flags_of(block) & core::kBlockView) != 0) return;  // Its memory is not ours to reuse.
+  if ((core::flags_of(block) & core::kBlockView) != 0) return;  // Its memory is not ours to reuse.
   const core::HeapNode* node = node_of(block);
   if (node != nullptr && streams_.at(stream.slot())->heap->index == node->stream) return;
   central_.uses().add(block, stream.slot());

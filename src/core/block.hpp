@@ -32,6 +32,9 @@ enum BlockFlags : std::uint8_t {
   kBlockOrdered = 128,   // A whole buffer of the device's own pool; `home` as for kBlockHost.
 };
 
+// Memory from elsewhere than a heap of pages.
+inline constexpr int kBlockElsewhere = kBlockView | kBlockHost | kBlockOrdered;
+
 // In `owner`. No address of this process has the bits.
 inline constexpr std::uintptr_t kAttention = ~(~std::uintptr_t{0} >> 1);
 // Who stands on the block and takes no free but its own; 0: nobody. Set together with kAttention, so that only the long
@@ -57,7 +60,14 @@ struct alignas(64) Block {
 
 static_assert(sizeof(Block) == 64);
 
-// For who holds a free block: others may read the flags of what was there a moment ago (Central::find()).
+// For readers without the device's lock, too.
+inline std::uint8_t flags_of(const Block* block) {
+  return std::atomic_ref(const_cast<Block*>(block)->flags).load(std::memory_order_relaxed);
+}
+// Whether a descriptor in use stands for a whole node of a heap of pages.
+inline bool is_node(const Block* block) { return (flags_of(block) & (kBlockElsewhere | kBlockSlab)) == 0; }
+
+// Others may read them at that moment: who looks for a block by its address, or asks where a block that moves lies.
 inline void set_flags(Block* block, int flags) {
   std::atomic_ref(block->flags).store(static_cast<std::uint8_t>(flags), std::memory_order_relaxed);
 }

@@ -45,12 +45,11 @@ BlockIndex::Found BlockIndex::descend(Slot* slot, std::uint64_t address, unsigne
 // Whether an entry of the slot that covers 2^bits bytes round the address is out of date: the block was given back to
 // the pool of descriptors, or serves elsewhere. Blocks of slabs, views and the like are known by other means.
 bool BlockIndex::gone(Entry entry, std::uint64_t address, unsigned bits) {
-  constexpr int kOthers = kBlockView | kBlockSlab | kBlockHost | kBlockOrdered;
   if (entry == 0 || (entry & kTags) != 0) return entry == 0;
   auto* block = reinterpret_cast<Block*>(entry);
   const bool inside = (block->address.load(std::memory_order_relaxed) ^ address) >> bits == 0;
   if (!inside || std::atomic_ref(block->home).load(std::memory_order_relaxed) == nullptr) return true;
-  return (std::atomic_ref(block->flags).load(std::memory_order_relaxed) & kOthers) != 0;
+  return !is_node(block);
 }
 
 // Puts a node below a slot that covers 2^bits bytes, and the slot's block, if it has one, below the node. False when
