@@ -221,7 +221,7 @@ Block* Central::take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin,
     if (node == nullptr) return nullptr;
     const std::uint64_t address = heap.range.backing.address_of(node->offset);
     core::Slab* slab = heap.slabs.add(bin, node, address);
-    if (slab == nullptr || !index_.insert(address, bytes, slab)) {
+    if (slab == nullptr || !enter(slab)) {
       if (slab != nullptr) heap.slabs.release(slab);
       node->heap->free(node);
       return nullptr;
@@ -403,7 +403,10 @@ void Central::release_slab(StreamHeap& heap, core::Slab* slab) {
   if (named_) {
     for (std::uint32_t i = 0; i < slab->carved; ++i) drop_object(slab->blocks[i].load(std::memory_order_relaxed));
   }
-  index_.erase(slab->base.load(std::memory_order_relaxed), classes_.slab_bytes(slab->bin));
+  // Where the index is not filled it may still have slabs from an attempt: they know that they are elsewhere.
+  if (indexed_.load(std::memory_order_relaxed) == Indexed::yes) {
+    index_.erase(slab->base.load(std::memory_order_relaxed), classes_.slab_bytes(slab->bin));
+  }
   HeapNode* const node = heap.slabs.release(slab);
   objects_.freed(node);
   node->heap->free(node);

@@ -338,11 +338,16 @@ class Central {
   void settle_pockets();
   bool fill_index();
   core::Block* find_unindexed(std::uint64_t address) const;
-  // False when the host has no memory. pre: the block's home is set.
-  bool enter(core::Block* block) {
+  // False when the host has no memory. pre: the block's home is set, or the slab was just added.
+  template <class Holder>
+  bool enter(Holder* holder) {
     const Indexed state = indexed_.load(std::memory_order_relaxed);
     if (state == Indexed::wanted) fill_index();
-    return state != Indexed::yes || index_.insert(block);
+    return state != Indexed::yes || insert(holder);
+  }
+  bool insert(core::Block* block) { return index_.insert(block); }
+  bool insert(core::Slab* slab) {
+    return index_.insert(slab->base.load(std::memory_order_relaxed), classes_.slab_bytes(slab->bin), slab);
   }
   void give_chain(const Lock& lock, const core::Chain& chain);
   // Keeps a block that was just freed for the next request if that is of its size, or gives it back.
@@ -384,7 +389,7 @@ class Central {
   DeviceMutex mutex_;
   core::BlockPool pool_;
   core::BlockIndex index_;
-  // Whether blocks are in it, not slabs alone.
+  // Whether blocks and slabs are in it.
   enum class Indexed : std::uint8_t { no, wanted, yes };
   std::atomic<Indexed> indexed_{Indexed::no};
   StreamTable streams_;

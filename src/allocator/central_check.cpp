@@ -31,8 +31,7 @@ std::vector<std::string> Central::check_invariants(const Lock& lock) const {
       heap_bytes += node->size;
       if (node->block != block) broken.emplace_back("a heap node does not lead back to its block");
     }
-    const bool known =
-        (block->flags & core::kBlockSlab) != 0 || indexed_.load(std::memory_order_relaxed) == Indexed::yes;
+    const bool known = indexed_.load(std::memory_order_relaxed) == Indexed::yes;
     if ((block->flags & core::kBlockElsewhere) == 0 && known && index_.find(address_of(block)) != block) {
       broken.emplace_back("the index does not find a block by its address");
     }

@@ -35,15 +35,18 @@ void add_slab(MemorySegment& segment, const core::Slab& slab, std::uint64_t node
 bool Central::fill_index() {
   bool all = true;
   pool_.for_each([&](core::Block* block) {
-    if (block->home != nullptr && core::is_node(block)) all = all && index_.insert(block);
+    if (block->home != nullptr && core::is_node(block)) all = all && insert(block);
   });
+  for (const auto& heap : heaps_) {
+    heap->slabs.for_each([&](core::Slab& slab) { all = all && insert(&slab); });
+  }
   indexed_.store(all ? Indexed::yes : Indexed::no, std::memory_order_release);
   return all;
 }
 
 // To enter a block is a miss of the cache, and who keeps handles never asks: blocks are entered from the first question
 // on. Where the lock is taken, whose holder may wait for work that waits for this thread, the holder's next large block
-// enters them; till then, and where the host has no memory, the question looks through all descriptors.
+// or slab enters them; till then, and where the host has no memory, the question looks through all descriptors.
 core::Block* Central::find(std::uint64_t address) {
   Indexed state = indexed_.load(std::memory_order_acquire);
   if (state == Indexed::no) indexed_.compare_exchange_strong(state, Indexed::wanted, std::memory_order_acquire);
@@ -57,14 +60,11 @@ core::Block* Central::find(std::uint64_t address) {
   return index_.find(address);
 }
 
-// Of what the index has only the parts of slabs count: a block may have left the place where it was entered.
 core::Block* Central::find_unindexed(std::uint64_t address) const {
-  core::Block* found = index_.find(address);
-  if (found != nullptr && (core::flags_of(found) & core::kBlockSlab) != 0) return found;
-  found = nullptr;
+  core::Block* found = nullptr;
   pool_.for_each([&](core::Block* block) {
     const std::uint64_t serial = block->serial.load(std::memory_order_acquire);
-    if (serial % 2 == 0 || address_of(block) != address || !core::is_node(block)) return;
+    if (serial % 2 == 0 || address_of(block) != address || (core::flags_of(block) & core::kBlockElsewhere) != 0) return;
     // A view of the place that ended meanwhile has lost its flags.
     if (block->serial.load(std::memory_order_relaxed) == serial) found = block;
   });

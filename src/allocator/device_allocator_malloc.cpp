@@ -167,7 +167,8 @@ Block* DeviceAllocator::obtain(const Request& request, StreamHeap& heap, ThreadC
   if (first != nullptr) account_malloc(cache, first, request);
   if (first == nullptr || cache == nullptr) return first;
   Chain none;
-  const std::size_t wanted = std::clamp<std::size_t>(central_.config().refill_bytes / request.rounded, 1, 64);
+  const std::size_t most = std::clamp<std::size_t>(central_.config().refill_bytes / request.rounded, 1, 64);
+  const std::size_t wanted = cache->refill(bin, most);
   for (std::size_t i = 1; i < wanted; ++i) {
     Block* block = central_.take_small_ready(lock, heap, bin);
     if (block == nullptr) break;

@@ -24,7 +24,8 @@ std::uint64_t HeapGroup::Impl::free_cells() const {
 }
 
 std::uint64_t HeapGroup::Impl::allowed_cells() const {
-  return cells_of(gauge.peak_live / 100 * (100 + config.slack_percent));
+  const std::uint64_t slack = config.slack_percent + (ledger.several() ? HeapTuning::shared_slack_percent : 0);
+  return cells_of(gauge.peak_live / 100 * (100 + slack));
 }
 
 void HeapGroup::Impl::note() {

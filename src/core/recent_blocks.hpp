@@ -31,12 +31,12 @@ class RecentBlocks {
     return oldest;
   }
 
-  // Whether a block may come back to where it was: only one that has no free memory before it. The search, which
-  // prefers low addresses, would have moved the others down, and without that loops scatter (vit_infer: 280 moves a
-  // pass instead of none). pre: not part of a slab.
+  // Whether a block may come back to where it was: only one that has no free memory before it, though addresses that
+  // show nothing may be there. The search, which prefers low addresses, would have moved the others down, and without
+  // that loops scatter (vit_infer: 280 moves a pass instead of none). pre: not part of a slab.
   static bool stays(const Block* block) {
     const HeapNode* before = static_cast<const HeapNode*>(block->home)->prev;
-    return before == nullptr || (before->state == NodeState::live && !before->idle);
+    return before == nullptr || (before->state == NodeState::live ? !before->idle : before->state != NodeState::run);
   }
 
   // The newest block of exactly `bytes` at a multiple of `alignment` (a power of two) that stays, or null.

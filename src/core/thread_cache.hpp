@@ -72,6 +72,8 @@ class alignas(4096) ThreadCache {
   static constexpr std::size_t kBins = kNoBin + 1;
 
   static constexpr std::size_t kAlwaysKept = MiB;
+  static constexpr std::size_t kFirstRefill = 4;    // Blocks,
+  static constexpr std::uint8_t kRefillGrowth = 2;  // and the doublings from one refill to the next.
 
   constexpr ThreadCache() = default;
   ThreadCache(const ThreadCache&) = delete;
@@ -113,6 +115,13 @@ class alignas(4096) ThreadCache {
   bool above_high() const {
     return account.bytes.load(std::memory_order_relaxed) > account.high.load(std::memory_order_relaxed);
   }
+  // How many blocks of a small class are to be fetched together, at most so many: few at first, since where memory is
+  // looked for often most of them would go back unused.
+  std::size_t refill(std::size_t bin, std::size_t most) {
+    const std::size_t wanted = std::min<std::size_t>(kFirstRefill << refills_[bin], most);
+    if (wanted < most) refills_[bin] = static_cast<std::uint8_t>(refills_[bin] + kRefillGrowth);
+    return wanted;
+  }
   // Puts a free block into its bin; the account has nothing to do with it.
   void hold(Block* block, Chain& spill);
   // Bytes that left the account for a block that is not in a bin. Whether the account is now below its floor.
@@ -147,7 +156,8 @@ class alignas(4096) ThreadCache {
   // The whole content of the bins and the pocket.
   void flush(Chain& spill) {
     empty_pocket(spill);
-    for (Bin& bin : bins) spill_bin(bin, spill);
+    refills_ = {};
+    for (auto bin = bins.begin(); held() != 0 && bin != bins.end(); ++bin) spill_bin(*bin, spill);
   }
   void empty_pocket(Chain& spill) {
     if (Block* block = pocket.take()) spill.push(block);
@@ -187,8 +197,9 @@ class alignas(4096) ThreadCache {
   // Long way: written by the owning thread.
   std::int64_t total_ = 0;
   std::uint64_t budget_ = 0;
-  std::size_t hand_ = 0;    // Next bin to be spilled.
-  std::size_t recent_ = 0;  // Bin of the last hold() or used().
+  std::size_t hand_ = 0;                            // Next bin to be spilled.
+  std::size_t recent_ = 0;                          // Bin of the last hold() or used().
+  std::array<std::uint8_t, kSmallBins> refills_{};  // See refill().
 
  public:
   // --- Written by other threads ------------------------------------------------------------------------------------

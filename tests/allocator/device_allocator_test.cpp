@@ -154,7 +154,7 @@ TEST(DeviceAllocator, TheFirstQuestionsComeWhileOthersAllocate) {
       threads.emplace_back([&a, t] {
         std::vector<Buffer> mine;
         for (std::size_t i = 0; i < 60; ++i) {
-          mine.push_back(a->malloc((100 + 37 * i + t) << 10));
+          mine.push_back(a->malloc(i % 2 == 0 ? (100 + 37 * i + t) << 10 : 100 + 300 * i));
           if (i >= 20 * t) {
             EXPECT_EQ(a->find(mine[i / 2].ptr()), mine[i / 2]);
           }

@@ -79,6 +79,21 @@ TEST(Pieces, TheSlackIsThatOfThePhase) {
   }
 }
 
+// A move makes one stream wait for another.
+TEST(Pieces, StreamsThatShareAHeapHaveMoreSlack) {
+  for (const bool shared : {false, true}) {
+    HeapFixture f;
+    PageHeap& heap = *f.heaps[0];
+    std::vector<HeapNode*> nodes;
+    for (int i = 0; i < 50; ++i) nodes.push_back(heap.allocate(4 * kCell, 512, shared && i == 49 ? kSecond : kFirst));
+    ASSERT_EQ(f.group.reserved(), 200 * kCell);
+    for (std::size_t i = 0; i < 12; i += 2) heap.free(nodes[i]);
+    ASSERT_NE(heap.allocate(24 * kCell, 512, kFirst), nullptr);
+    EXPECT_EQ(f.group.reserved(), (shared ? 210 : 200) * kCell);
+    EXPECT_EQ(broken(f.group), "");
+  }
+}
+
 // Behind the host a piece that leaves is held until work has passed: one that is larger than the need moves instead.
 TEST(Pieces, ALargerOneMovesRatherThanLeaves) {
   HeapConfig config = HeapFixture::defaults();

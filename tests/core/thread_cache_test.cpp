@@ -69,6 +69,21 @@ TEST_F(ThreadCacheTest, ExactSizesGetBinsOfTheirOwn) {
   EXPECT_EQ(cache_.held(), 0U);
 }
 
+// Where memory is looked for again and again, most of a large refill would go back unused.
+TEST_F(ThreadCacheTest, RefillsGrowUntilTheCacheIsFlushed) {
+  Chain spill;
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(cache_.refill(0, 64), 4U);
+    EXPECT_EQ(cache_.refill(0, 64), 16U);
+    EXPECT_EQ(cache_.refill(1, 10), 4U) << "each class for itself";
+    EXPECT_EQ(cache_.refill(1, 10), 10U);
+    for (int i = 0; i < 300; ++i) EXPECT_EQ(cache_.refill(0, 64), 64U);
+    EXPECT_EQ(cache_.refill(2, 1), 1U);
+    cache_.flush(spill);
+  }
+  EXPECT_EQ(spill.head, nullptr);
+}
+
 TEST_F(ThreadCacheTest, TheBoundHoldsAndKeepsTheLastBlock) {
   std::mt19937_64 random(5);
   Chain spill;
