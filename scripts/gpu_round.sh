@@ -4,13 +4,14 @@
 #   scripts/gpu_round.sh build [DIR]        on the building machine: programs with the C++ runtime linked in, into DIR
 #   scripts/gpu_round.sh run [DIR [OUT]]    on the GPU's machine, in the same tree: conformance, misuse, captures, replays
 #                                           with kernels, benchmarks, memcheck. Prints one table; figures and logs in OUT.
-# DIR is .gpu, OUT is DIR/out. CISTERN_ROUND names the steps to run, with spaces between; all but `programs` (PyTorch
+# DIR is .gpu, OUT is DIR/out; both from the root of the tree, unless they are absolute. CISTERN_ROUND names the steps to run, with spaces between; all but `programs` (PyTorch
 # programs on Cistern, some minutes) when it is empty. Exit status: 0 when all of them ran and passed, 1 when not, 2 for a
 # command or a step that is not known and a DIR that was not built.
 set -uo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$0")/.." || exit 1
 dir=${2:-.gpu}
+case $dir in /*) at=$dir ;; *) at=$PWD/$dir ;; esac
 steps=(info conformance drivers misuse pairs torch events behind verify replay_check fill hand_over checks programs memcheck)
 turned=" pairs torch events "  # Run by turns: pairs_1, pairs_2 and pairs_3 are one each.
 read -ra asked <<< "${CISTERN_ROUND:-}"
@@ -41,6 +42,11 @@ step() {  # step NAME SECONDS COMMAND...: output to files; one line here, and th
   ran+="$name ${name%_[0-9]} "
   timeout "$seconds" "$@" > "$out/$name.json" 2> "$out/$name.log"
   status=$?
+  figures+=("$out/$name.json")
+  if [ "$status" -eq 0 ] && grep -qF '[  PASSED  ] 0 tests' "$out/$name.json"; then
+    echo 'every test was skipped: nothing to test is there' >> "$out/$name.log"
+    status=77
+  fi
   printf '%-14s exit %d, %d s\n' "$name" "$status" $((SECONDS - start))
   printf '{"part": "step", "case": "%s", "figure": "exit", "value": %d}\n' "$name" "$status" >> "$out/steps.json"
   if [ "$status" -ne 0 ]; then
@@ -76,9 +82,9 @@ run() {
   out=${1:-$dir/out}
   failed=0
   ran=" "
-  mkdir -p "$out"
-  rm -f "$out"/*.json
-  export CISTERN_CUDA_LIBRARY=libcuda.so.1 LD_LIBRARY_PATH=$PWD/$dir/lib:${LD_LIBRARY_PATH:-}
+  figures=("$out/steps.json")
+  mkdir -p "$out" && : > "$out/steps.json" || return 2
+  export CISTERN_CUDA_LIBRARY=libcuda.so.1 LD_LIBRARY_PATH=$at/lib:${LD_LIBRARY_PATH:-}
   local filter='*cuda*:CudaCapture.*:CudaThreads.*' traces=(data/traces/*.csv.gz)
   step info 60 "$dir/cistern" info
   step conformance 150 "$dir/cistern_tests_conformance" "--gtest_filter=$filter"
@@ -101,10 +107,10 @@ run() {
   step replay_check 120 "$dir/cistern" replay --device cuda --repeat 2 --check "${traces[@]}"
   step fill 100 "$dir/cistern_gpu_round" fill
   step hand_over 100 "$dir/cistern_gpu_round" hand_over
-  step checks 150 env PYTHONPATH=python CISTERN_TORCH_LIBRARY="$PWD/$dir/libcistern_torch.so" python3 bench/torch/checks.py
+  step checks 150 env PYTHONPATH=python CISTERN_TORCH_LIBRARY="$at/libcistern_torch.so" python3 bench/torch/checks.py
   case " ${asked[*]} " in
     *" programs "*)  # Minutes: only when it is asked for.
-      step programs 560 env PYTHONPATH=python CISTERN_TORCH_LIBRARY="$PWD/$dir/libcistern_torch.so" \
+      step programs 560 env PYTHONPATH=python CISTERN_TORCH_LIBRARY="$at/libcistern_torch.so" \
         python3 bench/torch/compare.py --rounds 4 --seconds 400
       ;;
   esac
@@ -118,7 +124,7 @@ run() {
     printf '%-14s did not run: this machine lacks what it needs, or it has another form here\n' "$name"
     failed=$((failed + 1))
   done
-  if ! python3 "$dir/gpu_table.py" "$out"/*.json --native data/traces/native.json; then
+  if ! python3 "$dir/gpu_table.py" "${figures[@]}" --native data/traces/native.json; then
     printf '%-14s failed\n' table
     failed=$((failed + 1))
   fi

@@ -85,6 +85,13 @@ std::vector<DeviceInfo> devices(std::vector<std::string>& unusable) {
   return out;
 }
 
+// Where the memory of buffers comes from.
+const char* source_of(const drivers::Capabilities& c) {
+  if (c.virtual_memory) return "mapped pieces";
+  if (c.ordered_buffers) return "the device's pool";
+  return c.whole_buffers ? "whole buffers" : "segments";
+}
+
 std::string yes(bool value) { return value ? "yes" : "no"; }
 
 ordered_json device_json(const DeviceInfo& info) {
@@ -97,6 +104,7 @@ ordered_json device_json(const DeviceInfo& info) {
   out["cache_limit"] = info.stats.cache_limit;
   out["granularity"] = c.granularity;
   out["alignment"] = c.alignment;
+  out["memory_from"] = source_of(c);
   out["virtual_memory"] = c.virtual_memory;
   out["double_mapping"] = c.double_mapping;
   out["host_accessible"] = c.host_accessible;
@@ -176,14 +184,13 @@ int info(bool json) {
   }
   fmt::print("cistern {} ({}, {}, {} {})\n\n", CISTERN_VERSION, compiler(), build_kind(), platform(), processor());
   std::vector<std::vector<std::string>> rows = {{"device", "name", "memory", "limit", "granularity", "alignment",
-                                                 "virtual memory", "host reaches it", "asynchronous"},
+                                                 "memory from", "host reaches it", "asynchronous"},
                                                 {}};
   for (const DeviceInfo& d : list) {
     const drivers::Capabilities& c = d.capabilities;
     rows.push_back({to_string(d.device), report::clean_utf8(c.name), report::format_bytes(c.total_memory),
                     report::format_bytes(d.stats.memory_limit), report::format_bytes(c.granularity),
-                    report::format_bytes(c.alignment), yes(c.virtual_memory), yes(c.host_accessible),
-                    yes(c.asynchronous)});
+                    report::format_bytes(c.alignment), source_of(c), yes(c.host_accessible), yes(c.asynchronous)});
   }
   fmt::print("{}", format_table(rows, 2));
   if (!unusable.empty()) fmt::print("\n{}\n", fmt::join(unusable, "\n"));

@@ -36,8 +36,9 @@ CapturePool make_capture_pool(Device device = default_device());
 /// submitted to `stream` between this call and the begin of its capture, nor to the default stream where the two wait
 /// for each other (a stream made without the flag for non-blocking). With a filter it is not known in advance which
 /// streams will be captured: they must be non-blocking ones, as PyTorch's are, if other threads allocate at the same
-/// time, and memory that would go back to the device stays until the capture has ended. Throws
-/// invalid_argument for a pool that is open, was released, or is another device's.
+/// time, and memory that would go back to the device stays until the capture has ended. Of several open pools that
+/// want a stream the one that was opened first gets it. Throws invalid_argument for a pool that is open, was released,
+/// or is another device's.
 void begin_capture_pool(CapturePool pool, const Stream& stream);
 void begin_capture_pool(CapturePool pool, CaptureFilter filter);
 /// Allocations go where they went before. Another thread that asked the filter a moment ago may still be in it. Throws

@@ -69,6 +69,7 @@ std::size_t get_peak_reserved_memory(Device device);
 /// multiple of it nothing more. Views count as active, not against the limit. The device's own pool
 /// (CISTERN_CUDA_MEMORY=pool) grows by steps of its own: what it holds past the limit goes back after the request, as
 /// far as the pool can.
+/// Wired limit: see begin_batch(); on Metal alone, elsewhere it is kept and has no effect.
 std::size_t set_memory_limit(std::size_t bytes);
 std::size_t set_memory_limit(std::size_t bytes, Device device);
 std::size_t get_memory_limit();

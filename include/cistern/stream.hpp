@@ -46,7 +46,7 @@ class Stream {
 /// may be ordered by that handle at any later time; for the handle of a thread's own default stream, in that thread
 /// before it ends). Its memory serves others after the work that was pending; its copies are refused from now on.
 /// Throws invalid_argument for a stream that was destroyed before, driver_error while the stream itself is being
-/// captured or when the device has failed. Nothing happens for the default stream.
+/// captured, while a capture pool is open on it, or when the device has failed. Nothing happens for the default stream.
 void stream_destroyed(const Stream& stream);
 
 }  // namespace cistern

@@ -17,7 +17,8 @@ extern "C" {
  * a null pointer returned: that of the out-of-memory handler, else one derived from std::exception. */
 void* cistern_torch_alloc(ptrdiff_t size, int device, void* stream);
 /* Reports misuse on stderr, since PyTorch frees in destructors. Null is allowed. `size` is what was asked for: with
- * another one the figure `requested` is off until no buffer of the kind is left; more than the capacity is misuse. */
+ * another one the figure `requested` is off until no buffer of the kind is left; more than the capacity is misuse.
+ * `stream` is not looked at: the memory is in the order of the stream that it was allocated on. */
 void cistern_torch_free(void* ptr, ptrdiff_t size, int device, void* stream);
 void cistern_torch_init(int device_count);
 /* torch.cuda.empty_cache() */
@@ -30,7 +31,7 @@ void cistern_torch_memory_fraction(double fraction, int device);
  * (CISTERN_CUDA_MEMORY=pool), only starts are found. `size` may be null. */
 void* cistern_torch_base_allocation(void* ptr, size_t* size);
 /* Work on `stream` uses the buffer that starts at `ptr`: its memory is not reused before that work is done. Nothing
- * happens for another address. */
+ * happens for another address. Throws as cistern_torch_alloc() does for what is no stream of the device. */
 void cistern_torch_record_stream(void* ptr, void* stream);
 /* Says that a stream's owner is about to destroy it. To be called before the handle is gone, for every stream that
  * allocated, freed or was recorded. Nothing happens for one that did not, and for null. CISTERN_INVALID_ARGUMENT for a

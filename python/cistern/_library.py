@@ -131,16 +131,16 @@ def check(status):
     raise (ValueError if status == INVALID_ARGUMENT else MemoryError if status == OUT_OF_MEMORY else RuntimeError)(text)
 
 
-def integer(value, name, most=MAX_BYTES):
-    """`value` as a whole number from 0 to `most`: C's types would take another one without a word, and change it."""
+def integer(value, name, most=MAX_BYTES, least=0):
+    """`value` as a whole number in these bounds: C's types would take another one without a word, and change it."""
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"cistern: {name} {value!r}: expected a whole number, 0 to {most}") from None
-    if not 0 <= number <= most:
-        raise ValueError(f"cistern: {name} {value!r}: expected 0 to {most}")
+        raise TypeError(f"cistern: {name} {value!r}: expected a whole number, {least} to {most}") from None
+    if not least <= number <= most:
+        raise ValueError(f"cistern: {name} {value!r}: expected {least} to {most}")
     return number
 
 

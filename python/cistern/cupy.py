@@ -24,8 +24,9 @@ def _malloc(size, device):
     stream = cupy.cuda.get_current_stream().ptr
     ptr = library.cistern_torch_try_alloc(size, device, stream)
     if not ptr:
-        raise MemoryError(library.cistern_last_error().decode(errors="replace"))
-    _sizes[ptr] = (size, stream)
+        there = library.cistern_device_available(_library.Device(_library.CUDA, device))
+        raise (MemoryError if there else ValueError)(library.cistern_last_error().decode(errors="replace"))
+    _sizes[ptr] = (size, device, stream)
     return ptr
 
 
@@ -34,8 +35,11 @@ def _free(ptr, device):
         return
     if ptr not in _sizes:
         raise ValueError(f"cistern: free of {ptr:#x}: no live memory of Cistern starts there")
-    size, stream = _sizes.pop(ptr)
-    _library.load().cistern_torch_free(ptr, size, _library.device_index(device), stream)
+    size, owner, stream = _sizes[ptr]
+    if device != owner:
+        raise ValueError(f"cistern: free of {ptr:#x}: device {device!r}: expected {owner}, where its memory is")
+    del _sizes[ptr]
+    _library.load().cistern_torch_free(ptr, size, owner, stream)
 
 
 _sizes = {}

@@ -2,7 +2,8 @@
 
 What PyTorch calls allocated is the capacity of live buffers here, requested what was asked for, reserved the physical
 memory mapped, a segment a physical handle. Reserved memory is not told apart into small and large: it stands under
-`large_pool`.
+`large_pool`. Not known, and so the present value or the peak: the peak of segments and of inactive bytes, the sum of
+reserved bytes over time.
 """
 
 from . import _library
@@ -25,6 +26,16 @@ def _large(current, peak, allocated):
             "large_pool": _stat(current, peak, allocated)}
 
 
+def _segments(index, stats):
+    """Counts since reset_accumulated(). Whole buffers of the device's own pool are no handles that were made."""
+    made, gone = _counted.get(index, (0, 0))
+    return {"current": stats.handles, "peak": stats.handles, "allocated": stats.handles_created - made,
+            "freed": stats.handles_released - gone}
+
+
+_counted = {}  # By device: handles made and given back when reset_accumulated() was called.
+
+
 def nested(index):
     """What torch.cuda.memory_stats_as_nested_dict(index) returns."""
     stats, figures = _library.stats(index), _library.figures(index)
@@ -34,7 +45,7 @@ def nested(index):
     return {
         "allocation": count,
         "active": count,
-        "segment": _large(stats.handles, stats.handles, stats.handles_created),
+        "segment": {"all": _segments(index, stats), "small_pool": _stat(0, 0, 0), "large_pool": _segments(index, stats)},
         "inactive_split": _large(0, 0, 0),
         "allocated_bytes": capacity,
         "active_bytes": capacity,
@@ -57,4 +68,7 @@ def reset_peaks(index):
 
 
 def reset_accumulated(index):
-    _library.check(_library.load().cistern_torch_reset_accumulated(_library.device_index(index)))
+    index = _library.device_index(index)
+    _library.check(_library.load().cistern_torch_reset_accumulated(index))
+    stats = _library.stats(index)
+    _counted[index] = (stats.handles_created, stats.handles_released)

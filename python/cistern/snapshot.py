@@ -89,10 +89,10 @@ def take(devices=None):
 
 def save(path="snapshot.pickle", protocol=4):
     """Writes a snapshot that https://pytorch.org/memory_viz opens."""
-    if _library.integer(protocol, "pickle protocol") not in (2, 3, 4):
-        raise ValueError(f"cistern: pickle protocol {protocol}: expected 2 to 4, which the viewer reads")
+    protocol = _library.integer(protocol, "pickle protocol", 4, least=2)  # What the viewer reads.
+    data = pickle.dumps(take(), protocol=protocol)  # Before a file that is there is lost.
     with open(path, "wb") as file:
-        pickle.dump(take(), file, protocol=protocol)
+        file.write(data)
 
 
 def record(capacity=100_000, clear=True):

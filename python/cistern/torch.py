@@ -79,7 +79,7 @@ def install(patch=True, out_of_memory="cached"):
     if out_of_memory == "build":
         handler = _build()
     elif out_of_memory == "cached":
-        handler = ctypes.CDLL(_out_of_memory_path()) if os.path.exists(_out_of_memory_path()) else _handler
+        handler = _part() if os.path.exists(_out_of_memory_path()) else _handler
     else:
         handler = None
     function = _function_of(handler)
@@ -226,6 +226,18 @@ def _out_of_memory_path():
     return os.path.join(folder, f"out_of_memory_torch_{version}.so")
 
 
+def _part():
+    """The compiled part. Raises OSError that says what to do where the file is something else."""
+    path = _out_of_memory_path()
+    try:
+        part = ctypes.CDLL(path)
+        part.cistern_throw_out_of_memory
+        return part
+    except (OSError, AttributeError) as error:
+        raise OSError(f"cistern: {path} is not what build_out_of_memory() compiles ({error}): call that, which makes it "
+                      "anew, or remove the file") from error
+
+
 def _function_of(handler):
     return None if handler is None else ctypes.cast(handler.cistern_throw_out_of_memory, ctypes.c_void_p)
 
@@ -250,7 +262,9 @@ def _build():
     from torch.utils import cpp_extension
 
     target = _out_of_memory_path()
-    if not os.path.exists(target):
+    try:
+        return _part()
+    except OSError:  # Not there, or something else.
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as folder:
             source, made = os.path.join(folder, "out_of_memory.cpp"), os.path.join(folder, "out_of_memory.so")
@@ -265,4 +279,4 @@ def _build():
                 raise RuntimeError("cistern: the part for torch.cuda.OutOfMemoryError does not compile:\n"
                                    + " ".join(command) + "\n" + done.stderr)
             os.replace(made, target)
-    return ctypes.CDLL(target)
+    return _part()

@@ -2,6 +2,8 @@
 #include "allocator/central.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 
 #include "allocator/defaults.hpp"
 #include "allocator/thread_state.hpp"
@@ -103,7 +105,7 @@ StreamHeap& Central::new_heap(AddressRange* range, bool primary) {
   }
   const std::uint32_t number = primary ? kPrimaryHeap : cached ? take_heap_number() : kNoHeap;
   try {
-    auto heap = std::make_unique<StreamHeap>(classes_, pool_, index, number, *range);
+    auto heap = std::make_unique<StreamHeap>(classes_, pool_, index, number, *range, capabilities_.asynchronous);
     work_.add_stream(heap->native);
     heaps_.push_back(std::move(heap));
   } catch (const std::bad_alloc&) {
@@ -116,7 +118,12 @@ StreamHeap& Central::new_heap(AddressRange* range, bool primary) {
 StreamEntry& Central::stream(const Lock& lock, void* native) {
   if (native == nullptr) return *streams_.at(0);
   const std::uint64_t id = driver_->stream_id(native);
-  if (id == 0) throw invalid_argument("cistern: not a stream of this device: " + driver_->error_text());
+  if (id == 0) {
+    std::array<char, 2 * sizeof(void*) + 3> name{};
+    std::snprintf(name.data(), name.size(), "%p", native);
+    throw invalid_argument("cistern: " + std::string(name.data()) + " is no stream of " + to_string(device_) + ": " +
+                           driver_->error_text());
+  }
   if (id == driver_->stream_id(nullptr)) return *streams_.at(0);  // Another name of the default stream.
   if (StreamEntry* known = streams_.find(id)) return *known;
   if (capabilities_.asynchronous && !driver_->shared_handle(native)) retire_owner_of(lock, native);
@@ -159,7 +166,9 @@ void Central::stream_destroyed(const Lock& lock, StreamEntry& entry) {
   // From here on the default stream stands for it: its work comes after all of the old stream's.
   // While another stream is captured the default one may be forbidden to wait for it; the host is not.
   if (!work_.order(entry.native, nullptr) && !work_.wait_for(entry.native) && !wait_for_all()) {
-    throw driver_error("cistern: stream_destroyed: the device cannot be waited for: " + driver_->error_text());
+    // Where a capture was announced nobody was asked.
+    throw driver_error("cistern: stream_destroyed: the device cannot be waited for: " +
+                       (work_.captured(entry.native) ? "a capture pool is open on the stream" : driver_->error_text()));
   }
   retire(entry);
 }
@@ -288,7 +297,7 @@ bool Central::make_named(StreamHeap& heap, std::uint64_t offset, Block* block) {
   // The smallest blocks share their segment's object: the driver never hears of one of them.
   if (capabilities_.segment_objects || (in_slab && block->capacity <= kSharedObjectBytes)) {
     object.set(segment->object, inside);
-    block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject);
+    core::set_flags(block, block->flags | core::kBlockObject);
     return true;
   }
   void* const own = objects_.acquire(heap.range.index, offset, *segment, inside, block->capacity);
@@ -297,7 +306,7 @@ bool Central::make_named(StreamHeap& heap, std::uint64_t offset, Block* block) {
     return false;
   }
   object.set(own, 0);
-  block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject | core::kBlockOwnObject);
+  core::set_flags(block, block->flags | core::kBlockObject | core::kBlockOwnObject);
   return true;
 }
 
@@ -306,7 +315,7 @@ void Central::drop_object(Block* block) {
   if (object == nullptr) return;
   if ((block->flags & core::kBlockOwnObject) != 0) objects_.release(address_of(block), full_capacity(block));
   object->set(nullptr, 0);
-  block->flags = static_cast<std::uint8_t>(block->flags & ~(core::kBlockObject | core::kBlockOwnObject));
+  core::set_flags(block, block->flags & ~(core::kBlockObject | core::kBlockOwnObject));
 }
 
 // --- Back -----------------------------------------------------------------------------------------------------------
@@ -402,10 +411,6 @@ void Central::give(const Lock&, Block* block) {
 void Central::release_slab(StreamHeap& heap, core::Slab* slab) {
   if (named_) {
     for (std::uint32_t i = 0; i < slab->carved; ++i) drop_object(slab->blocks[i].load(std::memory_order_relaxed));
-  }
-  // Where the index is not filled it may still have slabs from an attempt: they know that they are elsewhere.
-  if (indexed_.load(std::memory_order_relaxed) == Indexed::yes) {
-    index_.erase(slab->base.load(std::memory_order_relaxed), classes_.slab_bytes(slab->bin));
   }
   HeapNode* const node = heap.slabs.release(slab);
   objects_.freed(node);

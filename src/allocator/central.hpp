@@ -56,7 +56,7 @@ struct FrontConfig {
   std::size_t max_cached = 0;                // Largest block that a thread keeps.
   std::size_t cache_bytes = 0;               // A thread keeps at least this much,
   std::size_t cache_fraction = 0;            // or the device's active bytes divided by this, if that is more.
-  std::size_t refill_bytes = 8 * core::KiB;  // Small blocks fetched at a time, at least 1 and at most 64.
+  std::size_t refill_bytes = 8 * core::KiB;  // Most of small blocks fetched at a time, at least 1 and at most 64.
   std::size_t idle_objects = 32768;          // Objects kept over places without a block (Metal).
   std::size_t range_factor = 4;              // Reserved addresses, in multiples of the device's memory.
 };
@@ -82,8 +82,8 @@ struct AddressRange {
 // What serves one stream at a time: its small blocks and what it freed last; pages come from the range.
 struct StreamHeap {
   StreamHeap(const core::SizeClasses& classes, core::BlockPool& pool, core::StreamIndex stream_index,
-             std::uint32_t heap_number, AddressRange& addresses)
-      : index(stream_index), number(heap_number), range(addresses), slabs(classes, pool) {}
+             std::uint32_t heap_number, AddressRange& addresses, bool asynchronous)
+      : index(stream_index), number(heap_number), range(addresses), slabs(classes, pool), recent(asynchronous) {}
 
   const core::StreamIndex index;  // In the device.
   const std::uint32_t number;     // In the process: index of thread caches.

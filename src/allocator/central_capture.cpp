@@ -22,8 +22,10 @@ void Central::show_numbers() {
 
 std::uint64_t Central::make_pool(const Lock&) {
   if (!capabilities_.asynchronous || capabilities_.whole_buffers) {
+    const bool whole = capabilities_.asynchronous;
     throw cistern::invalid_argument("cistern: make_capture_pool: " + to_string(device_) +
-                                    " has no graphs whose memory could be kept in place");
+                                    (whole ? " gives its memory out as whole buffers, which it may put elsewhere"
+                                           : " has no graphs whose memory could be kept in place"));
   }
   return captures_.add().id;
 }

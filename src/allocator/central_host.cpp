@@ -27,7 +27,11 @@ bool Central::room_for(const Lock& lock, std::uint64_t bytes, const void* thread
 Block* Central::take_host(const Lock& lock, std::uint64_t bytes, const void* thread) {
   work_.forget_errors();
   // Asking the device what is done costs calls, so only when what is known to be done does not serve.
-  if (Block* block = host_.take_cached(bytes)) return block;
+  const auto take_ready = [&]() -> Block* {
+    if (host_.pooled() && bytes <= classes_.largest()) return host_.take_small(bytes);
+    return host_.take_cached(bytes);
+  };
+  if (Block* block = take_ready()) return block;
   settle_host();
   if (host_.can_start() && reserved() + HostBuffers::kTinyBytes <= limits_.memory()) {
     host_.start();
@@ -87,7 +91,7 @@ Block* Central::take_ordered(const Lock& lock, StreamHeap& heap, std::uint64_t b
 void Central::show_host_object(Block* block) {
   if (!capabilities_.block_objects && !capabilities_.segment_objects) return;
   BlockPool::object_of(block)->set(driver_->host_object(reinterpret_cast<void*>(address_of(block))), 0);
-  block->flags = static_cast<std::uint8_t>(block->flags | core::kBlockObject);
+  core::set_flags(block, block->flags | core::kBlockObject);
 }
 
 bool Central::keep_host(Block* block, bool used_elsewhere) {
@@ -175,7 +179,7 @@ bool Central::move_to_host(const Lock& lock, Block* block) {
   other->capacity = capacity;
   other->home = block->home;
   other->bin = block->bin;
-  other->flags = static_cast<std::uint8_t>(block->flags & ~core::kBlockEmpty);
+  core::set_flags(other, block->flags & ~core::kBlockEmpty);
   if (core::BlockObject* object = BlockPool::object_of(block); object != nullptr) {
     BlockPool::object_of(other)->set(object->object.load(std::memory_order_relaxed),
                                      object->offset.load(std::memory_order_relaxed));

@@ -52,7 +52,9 @@ core::Block* Central::find(std::uint64_t address) {
   if (state == Indexed::no) indexed_.compare_exchange_strong(state, Indexed::wanted, std::memory_order_acquire);
   if (state != Indexed::yes) {
     bool filled = false;
-    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) filled = fill_index();
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
+      filled = indexed_.load(std::memory_order_relaxed) == Indexed::yes || fill_index();
+    }
     // Who had a cache limit to hold and found the lock taken has left that to its holder.
     if (enforce_wanted_.load(std::memory_order_relaxed)) const Lock limit(*this, std::try_to_lock);
     if (!filled) return find_unindexed(address);

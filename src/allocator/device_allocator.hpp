@@ -175,7 +175,9 @@ class DeviceAllocator : public Allocator {
   core::Block* checked(Buffer buffer, const char* call) const;
   void check_not_kept(const core::Block* block, const char* call) const;
   [[noreturn]] void throw_misuse(Buffer buffer, const char* call) const;
-  [[noreturn]] void throw_out_of_memory(std::size_t bytes, const std::string& driver_failure);
+  // `what` comes before the figures.
+  [[noreturn]] void throw_out_of_memory(std::size_t bytes, const std::string& driver_failure,
+                                        const std::string& what = {});
 
   enum Option : std::uint8_t { kZeroOnAlloc = 1, kZeroOnReuse = 2, kPoisonOnFree = 4 };
 

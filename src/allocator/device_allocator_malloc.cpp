@@ -107,7 +107,7 @@ void DeviceAllocator::give_pocket_back(ThreadCache& cache) {
 
 // pre: under the device's lock.
 void DeviceAllocator::note_large(ThreadCache& cache, Block* block) {
-  cache.pocket.note(core::RecentBlocks::stays(block) ? block : nullptr);
+  cache.pocket.note(static_cast<const StreamHeap*>(cache.heap)->recent.stays(block) ? block : nullptr);
 }
 
 // Makes a cache of the heap the thread's; null when the host has no memory. pre: the record has none of the heap.

@@ -54,25 +54,23 @@ void DeviceAllocator::release(Buffer buffer) {
 
 void* DeviceAllocator::host_pointer(Buffer buffer) {
   Block* block = checked(buffer, "raw_ptr");
-  if (!central_.capabilities().host_accessible) {
+  if (central_.capabilities().host_accessible) return reinterpret_cast<void*>(address_of(block));
+  std::string what;
+  {
     const Central::Lock lock(central_);
     checked(buffer, "raw_ptr");
     const bool reachable = (block->flags & (core::kBlockHost | core::kBlockView)) != 0;
-    if (!reachable && !central_.move_to_host(lock, block)) {
-      if (!central_.capabilities().can_copy || central_.fixed(block)) {
-        throw invalid_argument("cistern: raw_ptr: the host cannot reach buffer " + describe(block) +
-                               (central_.fixed(block) ? ", and graph memory does not move" : ""));
-      }
-      if (const std::string failure = central_.work().take_failure(); !failure.empty()) {
-        throw driver_error("cistern: raw_ptr: buffer " + describe(block) + " cannot be moved to the host: " + failure);
-      }
-      const std::string shortage = central_.work().take_shortage();
-      throw out_of_memory("cistern: raw_ptr: no room to move buffer " + describe(block) +
-                              " to memory that the host reaches" + (shortage.empty() ? "" : ": " + shortage),
-                          block->capacity, central_.limits().memory());
+    if (reachable || central_.move_to_host(lock, block)) return reinterpret_cast<void*>(address_of(block));
+    if (!central_.capabilities().can_copy || central_.fixed(block)) {
+      throw invalid_argument("cistern: raw_ptr: the host cannot reach buffer " + describe(block) +
+                             (central_.fixed(block) ? ", and graph memory does not move" : ""));
     }
+    if (const std::string failure = central_.work().take_failure(); !failure.empty()) {
+      throw driver_error("cistern: raw_ptr: buffer " + describe(block) + " cannot be moved to the host: " + failure);
+    }
+    what = "raw_ptr: no room to move buffer " + describe(block) + " to memory that the host reaches: ";
   }
-  return reinterpret_cast<void*>(address_of(block));
+  throw_out_of_memory(buffer.size(), {}, what);
 }
 
 // --- Streams --------------------------------------------------------------------------------------------------------

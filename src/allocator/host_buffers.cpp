@@ -100,7 +100,7 @@ Block* HostBuffers::carve(Slab& slab) {
   block->address.store(address, std::memory_order_relaxed);
   block->capacity = slab.block_bytes;
   block->home = pointer(slab.block_bytes);
-  block->flags = core::kBlockHost;
+  core::set_flags(block, core::kBlockHost);
   block->bin = kPart;
   return block;
 }
@@ -163,7 +163,7 @@ Status HostBuffers::make(Block& block, std::uint64_t bytes) {
   block.address.store(reinterpret_cast<std::uintptr_t>(memory), std::memory_order_relaxed);
   block.capacity = bytes;
   block.home = reinterpret_cast<void*>(bytes);
-  block.flags = core::kBlockHost;
+  core::set_flags(&block, core::kBlockHost);
   block.bin = kWhole;
   bytes_ += bytes;
   ++count_, ++changes_;

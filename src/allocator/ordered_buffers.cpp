@@ -34,7 +34,7 @@ Status OrderedBuffers::make(Block& block, std::uint64_t bytes, void* const* nati
   block.address.store(address, std::memory_order_relaxed);
   block.capacity = bytes;
   block.home = reinterpret_cast<void*>(bytes);
-  block.flags = core::kBlockOrdered;
+  core::set_flags(&block, core::kBlockOrdered);
   bytes_ += bytes;
   ++changes_;
   unseen_ += bytes;

@@ -60,7 +60,8 @@ bool call_out_of_memory_callbacks(Device device, std::size_t bytes) {
 void lock_callbacks() { Callbacks::get().mutex.lock(); }
 void unlock_callbacks() { Callbacks::get().mutex.unlock(); }
 
-void DeviceAllocator::throw_out_of_memory(std::size_t bytes, const std::string& driver_failure) {
+void DeviceAllocator::throw_out_of_memory(std::size_t bytes, const std::string& driver_failure,
+                                          const std::string& what) {
   if (!driver_failure.empty()) {
     throw driver_error("cistern: " + to_string(device_) + ": cannot allocate " + with_unit(bytes) + ": " +
                        driver_failure);
@@ -74,7 +75,7 @@ void DeviceAllocator::throw_out_of_memory(std::size_t bytes, const std::string& 
   }
   const Stats s = stats();
   const bool limited = s.memory_limit != std::numeric_limits<std::size_t>::max();
-  std::string text = "cistern: out of memory on " + to_string(device_) + ": asked for " + with_unit(bytes) +
+  std::string text = "cistern: " + what + "out of memory on " + to_string(device_) + ": asked for " + with_unit(bytes) +
                      ", limit " + (limited ? with_unit(s.memory_limit) : "none") + ", active " + with_unit(s.active) +
                      (s.views > 0 ? " (" + with_unit(s.views) + " of it views)" : "") + ", cached " +
                      with_unit(s.cached) + ", reserved " + with_unit(s.reserved) + ", largest free range " +

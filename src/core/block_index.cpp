@@ -88,15 +88,8 @@ bool BlockIndex::insert(Block* block) {
   }
 }
 
-// The slot of the granule of an address, which has no nodes below; null when there is none.
-BlockIndex::Slot* BlockIndex::granule_slot(std::uint64_t address) const {
-  Slot* const cell = cell_slot(address);
-  if (cell == nullptr) return nullptr;
-  const Found at = descend(cell, address, kCellBits);
-  return at.bits == kGranuleBits ? at.slot : nullptr;
-}
-
-// The same, made when there is none; null when that is not possible.
+// The slot of the granule of an address, which has no nodes below, made when there is none; null when that is not
+// possible.
 BlockIndex::Slot* BlockIndex::make_granule_slot(std::uint64_t address) {
   Slot* const cell = make_cell_slot(address);
   if (cell == nullptr) return nullptr;
@@ -111,20 +104,10 @@ bool BlockIndex::insert(std::uint64_t address, std::size_t bytes, Slab* slab) {
   const std::uint64_t first = address >> kGranuleBits, last = (address + bytes - 1) >> kGranuleBits;
   for (std::uint64_t granule = first; granule <= last; ++granule) {
     Slot* slot = make_granule_slot(granule << kGranuleBits);
-    if (slot == nullptr) {
-      if (granule != first) erase(address, (granule - first) << kGranuleBits);
-      return false;
-    }
+    if (slot == nullptr) return false;
     slot->store(reinterpret_cast<Entry>(slab) | kSlab, std::memory_order_release);
   }
   return true;
-}
-
-void BlockIndex::erase(std::uint64_t address, std::size_t bytes) {
-  const std::uint64_t first = address >> kGranuleBits, last = (address + bytes - 1) >> kGranuleBits;
-  for (std::uint64_t granule = first; granule <= last; ++granule) {
-    if (Slot* slot = granule_slot(granule << kGranuleBits)) slot->store(0, std::memory_order_release);
-  }
 }
 
 Block* BlockIndex::find(std::uint64_t address) const {

@@ -41,8 +41,8 @@ class BlockIndex {
   // The block's address, which it has already, becomes known. False when it is out of reach or the host has no memory
   // left; nothing has changed then. pre: the block's home is set; see gone().
   bool insert(Block* block);
+  // The same of a slab. It may stay entered where it is no more: it knows no block there.
   bool insert(std::uint64_t address, std::size_t bytes, Slab* slab);
-  void erase(std::uint64_t address, std::size_t bytes);
   // The block whose start is `address`, else null. It may be free by now: check its serial.
   Block* find(std::uint64_t address) const;
 
@@ -65,7 +65,6 @@ class BlockIndex {
   static bool gone(Entry entry, std::uint64_t address, unsigned bits);
   Slot* cell_slot(std::uint64_t address) const;
   Slot* make_cell_slot(std::uint64_t address);
-  Slot* granule_slot(std::uint64_t address) const;
   Slot* make_granule_slot(std::uint64_t address);
   struct Found {
     Slot* slot;

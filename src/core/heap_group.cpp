@@ -24,7 +24,7 @@ std::uint64_t HeapGroup::Impl::free_cells() const {
 }
 
 std::uint64_t HeapGroup::Impl::allowed_cells() const {
-  const std::uint64_t slack = config.slack_percent + (ledger.several() ? HeapTuning::shared_slack_percent : 0);
+  const std::uint64_t slack = config.slack_percent + (ledger.shared() ? HeapTuning::shared_slack_percent : 0);
   return cells_of(gauge.peak_live / 100 * (100 + slack));
 }
 

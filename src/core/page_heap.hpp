@@ -51,7 +51,8 @@ struct HeapConfig {
   bool tight = false;                      // The limit is close to what will be live: see set_limit().
   bool virtual_memory = true;              // false: pieces are segments that never move, blocks never cross them.
   bool commit_on_touch = false;            // A piece costs nothing before it is written: none is larger than the need.
-  std::uint64_t slack_percent = 4;         // Held memory may exceed the peak of live bytes so far before pieces move.
+  // Held memory may exceed the peak of live bytes so far before pieces move, and by 1 more where streams share it.
+  std::uint64_t slack_percent = 4;
   std::uint64_t segment_bytes = 16 * MiB;  // Usual size of a segment, where not very much is held.
 };
 

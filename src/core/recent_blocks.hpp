@@ -21,6 +21,9 @@ class RecentBlocks {
  public:
   static constexpr std::size_t kMost = 8;  // More add nothing over the recorded traces.
 
+  // `behind`: work runs behind the host, so that addresses which a piece left show nothing for a while.
+  explicit RecentBlocks(bool behind) : behind_(behind) {}
+
   bool empty() const { return count_ == 0; }
 
   // Adds a free block; returns the oldest when there are too many, else null.
@@ -31,12 +34,14 @@ class RecentBlocks {
     return oldest;
   }
 
-  // Whether a block may come back to where it was: only one that has no free memory before it, though addresses that
-  // show nothing may be there. The search, which prefers low addresses, would have moved the others down, and without
-  // that loops scatter (vit_infer: 280 moves a pass instead of none). pre: not part of a slab.
-  static bool stays(const Block* block) {
+  // Whether a block may come back to where it was: only one that has no free memory before it. The search, which
+  // prefers low addresses, would have moved the others down, and without that loops scatter (vit_infer: 280 moves a
+  // pass instead of none). Nor, where the host is not ahead, one after addresses that show nothing: it stands at the
+  // start of its stretch, and the search might find a lower one. pre: not part of a slab.
+  bool stays(const Block* block) const {
     const HeapNode* before = static_cast<const HeapNode*>(block->home)->prev;
-    return before == nullptr || (before->state == NodeState::live ? !before->idle : before->state != NodeState::run);
+    if (before == nullptr) return true;
+    return before->state == NodeState::live ? !before->idle : behind_ && before->state != NodeState::run;
   }
 
   // The newest block of exactly `bytes` at a multiple of `alignment` (a power of two) that stays, or null.
@@ -69,6 +74,7 @@ class RecentBlocks {
   std::array<std::uint64_t, kMost> sizes_{};
   std::array<Block*, kMost> blocks_{};
   std::size_t count_ = 0;
+  bool behind_;
 };
 
 }  // namespace cistern::core

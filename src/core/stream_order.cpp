@@ -109,7 +109,10 @@ void OrderLedger::come_after(StreamIndex stream, StreamIndex other) {
 }
 
 void OrderLedger::forget(StreamIndex stream) {
-  if (raw(stream) < streams_.size()) streams_[raw(stream)].seen.clear();
+  if (raw(stream) >= streams_.size()) return;
+  Stream& forgotten = streams_[raw(stream)];
+  forgotten.seen.clear();
+  if (std::exchange(forgotten.frees, false)) --sharing_;
 }
 
 }  // namespace cistern::core

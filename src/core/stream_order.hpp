@@ -125,9 +125,13 @@ class OrderLedger {
   }
   // Memory was freed in the stream's order. pre: the stream is known.
   Freed free(StreamIndex stream, Stretch where) noexcept {
-    streams_[raw(stream)].freed = ++clock_;
+    Stream& freeing = streams_[raw(stream)];
+    if (!freeing.frees) freeing.frees = true, ++sharing_;
+    freeing.freed = ++clock_;
     return {stream, clock_, where};
   }
+  // Whether more than one stream has freed memory since its number came to mean it.
+  bool shared() const { return sharing_ > 1; }
   // Whether streams other than number 0 are known.
   bool several() const { return streams_.size() > 1; }
   // Whether the stream may use the memory, as far as it lies in the stretch, without waiting for another one.
@@ -164,7 +168,8 @@ class OrderLedger {
 
  private:
   struct Stream {
-    std::uint64_t freed = 0;          // The clock when it freed last.
+    std::uint64_t freed = 0;          // The clock when it freed last, or the stream that had its number before.
+    bool frees = false;               // Since it has the number.
     std::vector<std::uint64_t> seen;  // By other stream: the clock when this one waited for it last.
   };
 
@@ -183,6 +188,7 @@ class OrderLedger {
 
   std::uint64_t clock_ = 0;
   std::uint64_t done_ = 0;
+  std::size_t sharing_ = 0;  // Streams that free.
   std::vector<Stream> streams_;
 };
 

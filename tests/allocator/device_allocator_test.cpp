@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/allocator_fixture.hpp"
+#include "allocator/thread_state.hpp"
 #include "cistern/error.hpp"
 
 namespace cistern::allocation {
@@ -116,6 +117,23 @@ TEST(DeviceAllocator, FindLeadsBackToLiveBuffersOnly) {
   }
   a->free_raw(nullptr);
   expect_sound(*a);
+}
+
+TEST(DeviceAllocator, SmallBlocksAreFetchedAFewAtFirst) {
+  const auto a = make_cpu();
+  const auto held = [&] {
+    std::uint64_t bytes = 0;
+    for (const core::ThreadCache* cache : thread_state.record->caches) {
+      if (cache != nullptr && cache->front == a.get()) bytes += cache->held();
+    }
+    return bytes;
+  };
+  std::vector<Buffer> buffers{a->malloc(100)};
+  const std::size_t bytes = buffers[0].size();
+  EXPECT_EQ(held(), 3 * bytes);
+  for (int i = 0; i < 4; ++i) buffers.push_back(a->malloc(100));
+  EXPECT_EQ(held(), 15 * bytes);
+  for (const Buffer& b : buffers) a->free(b);
 }
 
 // The lock's holder may wait for work that waits for the thread that asks.

@@ -2,6 +2,7 @@
 // host memory, devices without virtual memory.
 #include <algorithm>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "allocator/allocator_fixture.hpp"
@@ -19,6 +20,52 @@ drivers::ModelConfig manual() {
 
 void touch(Model& m, const Stream& s, const Buffer& b) {
   EXPECT_TRUE(m.driver->touch(s.native(), reinterpret_cast<std::uintptr_t>(b.ptr()), b.size()));
+}
+
+std::string text_of(auto&& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// An event that another buffer waits for is asked about only when what is there does not serve.
+TEST(Streams, HostMemoryThatIsThereAsksForNothing) {
+  Model m(manual());
+  const Buffer used = m->malloc(8), whole = m->malloc(1_MiB);
+  m->record_use(used, m.stream(1));
+  m->free(used);
+  m->free(whole);
+  const std::uint64_t calls = m->stats().driver_calls;
+  std::vector<Buffer> buffers{m->malloc(1_MiB)};
+  for (int i = 0; i < 1000; ++i) buffers.push_back(m->malloc(8));
+  EXPECT_EQ(m->stats().driver_calls, calls);
+  for (const Buffer& b : buffers) m->free(b);
+  m.driver->complete_all();
+  expect_sound(*m);
+}
+
+TEST(Streams, ErrorsSayWhatAndWhere) {
+  Model m(manual());
+  const Stream s = m.stream(1);
+  const std::uint64_t pool = m->make_pool();
+  m->begin_pool(pool, s);
+  EXPECT_NE(text_of([&] { m->stream_destroyed(s); }).find("waited for: a capture pool is open on the stream"),
+            std::string::npos);
+  m->end_pool(pool);
+  m->release_pool(pool);
+
+  m->set_memory_limit(64_MiB);
+  const Buffer b = m->malloc(60_MiB, s);
+  const std::string text = text_of([&] { static_cast<void>(m->host_pointer(b)); });
+  for (const char* const part : {"raw_ptr: no room to move buffer", "out of memory on model:5: asked for 60.0 MiB",
+                                 "limit 64.0 MiB", "active 60.0 MiB", "largest free range"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  m->free(b);
+  m.driver->complete_all();
 }
 
 TEST(Streams, ValuesNameStreams) {

@@ -85,7 +85,10 @@ TEST(Pieces, StreamsThatShareAHeapHaveMoreSlack) {
     HeapFixture f;
     PageHeap& heap = *f.heaps[0];
     std::vector<HeapNode*> nodes;
-    for (int i = 0; i < 50; ++i) nodes.push_back(heap.allocate(4 * kCell, 512, shared && i == 49 ? kSecond : kFirst));
+    for (const StreamIndex stream : {kFirst, kSecond}) {
+      if (shared || stream == kFirst) heap.free(heap.allocate(4 * kCell, 512, stream));
+    }
+    for (int i = 0; i < 50; ++i) nodes.push_back(heap.allocate(4 * kCell, 512, kFirst));
     ASSERT_EQ(f.group.reserved(), 200 * kCell);
     for (std::size_t i = 0; i < 12; i += 2) heap.free(nodes[i]);
     ASSERT_NE(heap.allocate(24 * kCell, 512, kFirst), nullptr);

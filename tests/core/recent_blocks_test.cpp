@@ -25,7 +25,7 @@ class RecentBlocksTest : public testing::Test {
     return &block;
   }
 
-  RecentBlocks recent_;
+  RecentBlocks recent_{true};
   std::array<Block, 32> blocks_{};
   std::array<HeapNode, 64> nodes_{};
   std::size_t used_ = 0;
@@ -49,11 +49,20 @@ TEST_F(RecentBlocksTest, PassesOverBlocksThatASearchWouldMoveDown) {
   EXPECT_EQ(recent_.put(make(1 << 20, 4096, NodeState::run)), nullptr);
   EXPECT_EQ(recent_.put(make(1 << 20, 4096, NodeState::live, true)), nullptr);
   EXPECT_EQ(recent_.take(1 << 20, 64), nullptr);
-  // No block is put where nothing is shown.
-  for (const NodeState below : {NodeState::live, NodeState::gap, NodeState::stale}) {
-    Block* good = make(1 << 20, 4096, below);
-    EXPECT_EQ(recent_.put(good), nullptr);
-    EXPECT_EQ(recent_.take(1 << 20, 64), good);
+  Block* good = make(1 << 20);
+  EXPECT_EQ(recent_.put(good), nullptr);
+  EXPECT_EQ(recent_.take(1 << 20, 64), good);
+}
+
+// Where the host runs ahead stretches of memory lie between addresses that pieces left.
+TEST_F(RecentBlocksTest, AfterAddressesThatShowNothingOnlyBehindTheHost) {
+  RecentBlocks at_once(false);
+  for (const NodeState below : {NodeState::gap, NodeState::stale}) {
+    Block* const block = make(1 << 20, 4096, below);
+    EXPECT_EQ(recent_.put(block), nullptr);
+    EXPECT_EQ(recent_.take(1 << 20, 64), block);
+    EXPECT_EQ(at_once.put(block), nullptr);
+    EXPECT_EQ(at_once.take(1 << 20, 64), nullptr);
   }
 }
 

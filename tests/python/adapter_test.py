@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "python"))
@@ -60,6 +61,11 @@ class AdapterTest(unittest.TestCase):
                          end["requested_bytes"]["all"]["current"])
         figures.reset_accumulated(0)
         self.assertEqual(figures.nested(0)["allocation"]["all"]["freed"], 0)
+        segments = figures.nested(0)["segment"]["all"]
+        self.assertEqual((segments["allocated"], segments["freed"]), (0, 0))
+        _library.check(_library.load().cistern_clear_cache(_library.Device(_library.CUDA, 0)))
+        again = figures.nested(0)["segment"]["all"]
+        self.assertEqual(again["freed"], segments["current"] - again["current"])
 
     def test_empty_buffers_have_addresses_of_their_own(self):
         pointers = [alloc(0) for _ in range(1000)]
@@ -164,9 +170,20 @@ class AdapterTest(unittest.TestCase):
                     data = file.read()
             self.assertEqual(next(pickletools.genops(data))[1], protocol)
             self.check_tiles(pickle.loads(data))
-        with self.assertRaises(ValueError):
-            snapshot.save("unused", 5)
+        for protocol in (-1, 1, 5):
+            with self.assertRaisesRegex(ValueError, f"protocol {protocol}: expected 2 to 4"):
+                snapshot.save("unused", protocol)
         free(pointer, 2 * MiB)
+
+    def test_a_snapshot_that_fails_leaves_the_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "snapshot.pickle")
+            snapshot.save(path)
+            with unittest.mock.patch.object(snapshot, "take", side_effect=OSError("no library")):
+                with self.assertRaisesRegex(OSError, "no library"):
+                    snapshot.save(path)
+            with open(path, "rb") as file:
+                self.assertIn("segments", pickle.load(file))
 
     def test_the_history_keeps_the_newest(self):
         snapshot.record(10)

@@ -7,6 +7,7 @@ import os
 import sys
 import types
 import unittest
+import unittest.mock
 import warnings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -130,11 +131,24 @@ class CuPy(unittest.TestCase):
             allocator.malloc(1.5, 0)
         self.assertEqual(happened, [])
         pointer = allocator.malloc(100, 1)
+        for device in (0, 64, -1, "1"):
+            with self.assertRaisesRegex(ValueError, f"free of {pointer:#x}: device {device!r}: expected 1"):
+                allocator.free(pointer, device)
         allocator.free(pointer, 1)
         self.assertEqual(happened, [("alloc", 100, 1, 0x77), ("free", pointer, 100, 1, 0x77)])
         with self.assertRaisesRegex(ValueError, f"free of {pointer:#x}: no live memory"):
             allocator.free(pointer, 1)
         allocator.free(0, 1)
+
+    def test_what_cannot_be_had(self):
+        allocator = cistern.cupy.allocator()
+        for there, error in ((True, MemoryError), (False, ValueError)):
+            with unittest.mock.patch.multiple(Library, create=True,
+                                              cistern_torch_try_alloc=lambda *_: None,
+                                              cistern_last_error=lambda _: b"cistern: why",
+                                              cistern_device_available=lambda *_, there=there: there):
+                with self.assertRaisesRegex(error, "cistern: why"):
+                    allocator.malloc(100, 9)
 
 
 if __name__ == "__main__":

@@ -179,8 +179,10 @@ class Install(unittest.TestCase):
             cistern.torch.install(out_of_memory="build")
         with open(cistern.torch._out_of_memory_path(), "w", encoding="utf-8") as file:
             file.write("no library")
-        with self.assertRaises(OSError):
+        with self.assertRaisesRegex(OSError, "is not what build_out_of_memory.. compiles .*: call that"):
             cistern.torch.install()
+        with self.assertRaisesRegex(RuntimeError, "does not compile"):  # It is made anew.
+            cistern.torch.install(out_of_memory="build")
         self.assertEqual((cistern.torch.installed(), changed, library.handler), (False, [], None))
         cistern.torch.install(out_of_memory=None)
         self.assertEqual((cistern.torch.installed(), len(changed)), (True, 1))

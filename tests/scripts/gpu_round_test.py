@@ -30,10 +30,10 @@ class GpuRound(unittest.TestCase):
         for name in FILES:
             (self.built / name).write_text("", encoding="utf-8")
 
-    def run_round(self, steps):
+    def run_round(self, steps, *folders):
         environment = dict(os.environ, CISTERN_ROUND=steps)
-        return subprocess.run(["bash", str(self.root / "scripts" / "gpu_round.sh"), "run"], capture_output=True, text=True,
-                              env=environment, check=False)
+        return subprocess.run(["bash", str(self.root / "scripts" / "gpu_round.sh"), "run", *folders], capture_output=True,
+                              text=True, env=environment, check=False)
 
     def test_the_steps_that_were_asked_for_run(self):
         done = self.run_round("info  pairs_2 fill")
@@ -76,6 +76,36 @@ class GpuRound(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("2 steps failed", done.stdout)
         self.assertRegex(done.stdout, r"table +failed")
+
+    def test_a_step_whose_tests_were_all_skipped_is_counted(self):
+        (self.built / "cistern_tests_conformance").write_text("#!/bin/sh\necho '[  PASSED  ] 0 tests.'\n", encoding="utf-8")
+        done = self.run_round("info conformance")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, "conformance +exit 77")
+        self.assertIn("every test was skipped", done.stdout)
+        self.assertIn("1 steps failed", done.stdout)
+
+    def test_what_else_lies_in_the_folder_for_figures_stays(self):
+        (self.root / "mine").mkdir()
+        other = self.root / "mine" / "precious.json"
+        other.write_text("{}", encoding="utf-8")
+        (self.built / "gpu_table.py").write_text("import sys; print(*sys.argv[1:], sep='|')\n", encoding="utf-8")
+        for _ in range(2):
+            done = self.run_round("info", str(self.built), str(self.root / "mine"))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn(f"{self.root}/mine/steps.json|{self.root}/mine/info.json|--native", done.stdout)
+        self.assertEqual(other.read_text(encoding="utf-8"), "{}")
+        self.assertEqual((self.root / "mine" / "steps.json").read_text(encoding="utf-8").count("\n"), 1)
+
+    def test_folders_may_be_absolute(self):
+        (self.built / "cistern").write_text('#!/bin/sh\necho "$LD_LIBRARY_PATH" >&2; exit 1\n', encoding="utf-8")
+        for folder in (".gpu", str(self.built)):
+            self.assertIn(f"{self.root}/.gpu/lib:", self.run_round("info", folder).stdout)
+
+    def test_a_folder_that_cannot_be_made_is_refused(self):
+        done = self.run_round("info", ".gpu", "/dev/null/out")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("/dev/null", done.stderr)
 
     def test_a_step_that_could_not_run_is_counted(self):
         if shutil.which("compute-sanitizer"):

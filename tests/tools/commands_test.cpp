@@ -31,6 +31,7 @@ TEST_F(Command, Info) {
   EXPECT_EQ(info["devices"][0]["device"], "cpu");
   EXPECT_GT(info["devices"][0]["total_memory"], 0);
   EXPECT_GE(info["devices"][0]["alignment"], 64);
+  EXPECT_EQ(info["devices"][0]["memory_from"], "mapped pieces");
   EXPECT_NE(run({"info"}).out.find("granularity"), std::string::npos);
 }
 
