@@ -71,6 +71,9 @@ def pair_rows(table: Table, f: dict) -> None:
         scaling = p["cistern_all"] / p["cistern_1"]
         table.add(f"pairs of {case} B on {threads:.0f} threads",
                   f"{p['cistern_all']:.0f} M/s, {scaling:.1f}x one thread", ">= 12x", scaling >= 12)
+        if "cistern_beside" in p:
+            table.add(f"  over one thread beside {threads - 1:.0f} that add in registers",
+                      f"{p['cistern_all'] / p['cistern_beside']:.1f}x")
         if "torch_all" in p:
             table.add("  PyTorch", f"{p['torch_all']:.2f} M/s (one thread {p['torch_1']:.2f})")
 

@@ -23,16 +23,34 @@ double ns_a_pair(std::uint64_t pairs, Pair pair) {
   return static_cast<double>(now_ns() - start) / static_cast<double>(pairs);
 }
 
+// Four chains of sixteen additions each in registers: what the machine gives to threads that touch no memory at all.
+// Two threads that share one core's units get hardly more than one of them would.
+inline void additions() {
+  std::uint64_t a = 1, b = 2, c = 3, d = 4;
+  for (int i = 0; i < 16; ++i) {
+    asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+    a += 5, b += 7, c += 9, d += 11;
+  }
+  asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+}
+
 // Millions of pairs a second of all threads together; the best of three runs, since one stray interrupt slows all.
+// `beside`: threads that only add meanwhile.
 template <class Pair>
-double rate(unsigned threads, Pair pair) {
+double rate(unsigned threads, Pair pair, unsigned beside = 0) {
   constexpr std::uint64_t kPairs = 2'000'000;
   double best = 0;
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::atomic<unsigned> ready{0};
-    std::atomic<bool> go{false};
-    std::vector<std::thread> all;
+    std::atomic<bool> go{false}, stop{false};
+    std::vector<std::thread> all, others;
     std::vector<std::uint64_t> ends(threads), starts(threads);
+    for (unsigned t = 0; t < beside; ++t) {
+      others.emplace_back([&] {
+        ++ready;
+        while (!stop.load(std::memory_order_relaxed)) additions();
+      });
+    }
     for (unsigned t = 0; t < threads; ++t) {
       all.emplace_back([&, t] {
         for (int i = 0; i < 1000; ++i) pair();
@@ -44,25 +62,16 @@ double rate(unsigned threads, Pair pair) {
         ends[t] = now_ns();
       });
     }
-    while (ready != threads) std::this_thread::yield();
+    while (ready != threads + beside) std::this_thread::yield();
     go.store(true, std::memory_order_release);
     for (std::thread& thread : all) thread.join();
+    stop = true;
+    for (std::thread& thread : others) thread.join();
     const std::uint64_t span =
         *std::max_element(ends.begin(), ends.end()) - *std::min_element(starts.begin(), starts.end());
     best = std::max(best, static_cast<double>(threads * kPairs) * 1e3 / static_cast<double>(span));
   }
   return best;
-}
-
-// Four chains of sixteen additions each in registers: what the machine gives to threads that touch no memory at all.
-// Two threads that share one core's units get hardly more than one of them would.
-inline void additions() {
-  std::uint64_t a = 1, b = 2, c = 3, d = 4;
-  for (int i = 0; i < 16; ++i) {
-    asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
-    a += 5, b += 7, c += 9, d += 11;
-  }
-  asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
 }
 
 }  // namespace
@@ -100,6 +109,8 @@ void pairs(unsigned threads) {
     const auto pair = pair_of(bytes);
     report("threads", name, "cistern_1", rate(1, pair));
     report("threads", name, "cistern_all", rate(threads, pair));
+    // One thread on a machine that is as busy: what threads take from each other through the allocator alone.
+    report("threads", name, "cistern_beside", rate(1, pair, threads - 1));
   }
   // What the machine gives to threads that share nothing: the same loop over the C library's thread caches.
   const auto library_pair = [] {

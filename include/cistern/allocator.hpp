@@ -33,7 +33,8 @@ class Allocator {
   virtual Buffer find(const void* ptr) const = 0;
   /// Usable capacity in bytes. Throws invalid_argument for a freed handle.
   virtual std::size_t size(Buffer buffer) const = 0;
-  /// A view of memory owned by somebody else, without a copy; null when the device cannot reach it as it is.
+  /// A view of memory owned by somebody else, without a copy; null when the device cannot reach it as it is, and for a
+  /// null pointer to no bytes.
   virtual Buffer make_buffer(void* ptr, std::size_t bytes) = 0;
   /// Ends a view made by make_buffer(). May wait for other threads, so unlike free() it is not for host functions of a
   /// stream. Throws invalid_argument for a buffer that is not a view, or is registered with a pool.

@@ -48,7 +48,7 @@ void end_capture_pool(CapturePool pool);
 /// buffers that still live become ordinary memory. While another capture is under way, that happens when it ends.
 /// Throws invalid_argument for a pool that is open or was released.
 void release_capture_pool(CapturePool pool);
-/// Bytes that the pool's pages take; 0 for a pool that was released.
+/// Bytes that the pool's pages take; 0 for a pool that was released, and for one that never was.
 std::size_t capture_pool_bytes(CapturePool pool);
 
 }  // namespace cistern

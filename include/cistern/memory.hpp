@@ -42,7 +42,8 @@ struct Stats {
 Stats stats(Device device);
 Stats stats();
 
-/// The figures of staging_allocator(device).
+/// The figures of staging_allocator(device). Its limit is one of its own, a part of the system's memory: no setter
+/// below reaches it.
 Stats staging_stats(Device device);
 /// Gives the staging memory that nobody uses back to the system.
 void clear_staging_cache(Device device);
