@@ -241,14 +241,8 @@ Block* Central::take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin,
   return nullptr;
 }
 
-Block* Central::take_large(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
-                           const void* thread) {
-  // Never less than a granule of the index, which knows one block a granule.
-  const std::uint64_t wanted = std::max(bytes, std::uint64_t{1} << core::BlockIndex::kGranuleBits);
-  if (Block* block = heap.recent.take(wanted, alignment)) {
-    group_->set_idle(static_cast<HeapNode*>(block->home), false);
-    return block;
-  }
+Block* Central::search_large(const Lock& lock, StreamHeap& heap, std::uint64_t wanted, std::uint64_t alignment,
+                             const void* thread) {
   flush_recent(lock, heap);
   BlockPool::Taken taken = pool_.take_for_now();
   Block* const block = taken.get();

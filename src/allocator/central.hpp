@@ -158,7 +158,14 @@ class Central {
   // `thread` is the caller's record, whose caches may be flushed; null when it has none.
   core::Block* take_small(const Lock& lock, StreamHeap& heap, std::uint8_t bin, const void* thread);
   core::Block* take_large(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
-                          const void* thread);
+                          const void* thread) {
+    // Never less than a granule of the index, which knows one block a granule.
+    const std::uint64_t wanted = std::max(bytes, std::uint64_t{1} << core::BlockIndex::kGranuleBits);
+    core::Block* const recent = heap.recent.take(wanted, alignment);
+    if (recent == nullptr) return search_large(lock, heap, wanted, alignment, thread);
+    group_->set_idle(static_cast<core::HeapNode*>(recent->home), false);
+    return recent;
+  }
   // A block that the host reaches, of exactly `bytes` or of the size class around them.
   core::Block* take_host(const Lock& lock, std::uint64_t bytes, const void* thread);
   // Memory of the device's own pool (ordered_buffers), in the order of the heap's stream.
@@ -248,7 +255,8 @@ class Central {
   // Whether the memory limit is below what is live and `bytes` more: nothing that can be evicted helps then, and memory
   // that is mapped already is not handed out either.
   bool beyond_limit(const Lock&, std::uint64_t bytes) {
-    if (reserved() <= limits_.memory() || !exceeds_limit(bytes)) return false;
+    // While pockets are kept, what is reserved was within the limit when it last changed.
+    if (keeps_pockets() || reserved() <= limits_.memory() || !exceeds_limit(bytes)) return false;
     work_.forget_errors();
     return true;
   }
@@ -298,6 +306,9 @@ class Central {
   bool open(AddressRange& range, core::StreamIndex first);
   core::HeapNode* place(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                         const void* thread);
+  // A large block that is none of the recent ones.
+  core::Block* search_large(const Lock& lock, StreamHeap& heap, std::uint64_t wanted, std::uint64_t alignment,
+                            const void* thread);
   // The same when mapped memory as it is does not do.
   core::HeapNode* bring(const Lock& lock, StreamHeap& heap, std::uint64_t bytes, std::uint64_t alignment,
                         const void* thread);
