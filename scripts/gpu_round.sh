@@ -4,9 +4,9 @@
 #   scripts/gpu_round.sh build [DIR]        on the building machine: programs with the C++ runtime linked in, into DIR
 #   scripts/gpu_round.sh run [DIR [OUT]]    on the GPU's machine, in the same tree: conformance, misuse, captures, replays
 #                                           with kernels, benchmarks, memcheck. Prints one table; figures and logs in OUT.
-# DIR is .gpu, OUT is DIR/out; both from the root of the tree, unless they are absolute. CISTERN_ROUND names the steps to run, with spaces between; all but `programs` (PyTorch
-# programs on Cistern, some minutes) when it is empty. Exit status: 0 when all of them ran and passed, 1 when not, 2 for a
-# command or a step that is not known and a DIR that was not built.
+# DIR is .gpu, OUT is DIR/out; both from the root of the tree, unless they are absolute. CISTERN_ROUND names the steps to
+# run, with spaces between; all but `programs` (PyTorch programs on Cistern, some minutes) when it is empty. Exit status: 0
+# when all of them ran and passed, 1 when not, 2 for a command or a step that is not known and a DIR that was not built.
 set -uo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$0")/.." || exit 1

@@ -4,12 +4,15 @@
 // `turns` waits for a line on the standard input before each turn of `events`, until there is none, and answers with an
 // empty line when all of the turn is over.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <iostream>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "cistern/trace.hpp"
 #include "round.hpp"
@@ -28,35 +31,40 @@ int main(int argc, char** argv) try {
       parts.emplace_back(argv[i]);
     }
   }
-  constexpr std::string_view kNeedTraces[] = {"behind", "events", "turns", "verify"};
-  constexpr std::string_view kOthers[] = {"pairs", "fill", "hand_over"};
-  bool known = !parts.empty();
-  for (const std::string& part : parts) {
-    const bool replays = std::ranges::find(kNeedTraces, part) != std::end(kNeedTraces);
-    known = known && (replays ? !programs.empty() : std::ranges::find(kOthers, part) != std::end(kOthers));
+  const char* const count = std::getenv("CISTERN_HAND_OVERS");
+  struct Part {
+    std::string_view name;
+    bool replays;  // Traces.
+    std::function<void()> run;
+  };
+  const std::array<Part, 7> all{{
+      {"pairs", false, [] { gpu::pairs(std::min(16u, std::max(1u, std::thread::hardware_concurrency()))); }},
+      {"behind", true, [&] { gpu::behind(programs, 10); }},
+      {"events", true, [&] { gpu::events(programs); }},
+      {"turns", true,
+       [&] {
+         for (std::string line; std::getline(std::cin, line);) {
+           gpu::events(programs);
+           std::cout << std::endl;
+         }
+       }},
+      {"verify", true, [&] { gpu::verify(programs); }},
+      {"fill", false, [] { gpu::fill(); }},
+      {"hand_over", false, [&] { gpu::hand_over(count != nullptr ? std::strtoul(count, nullptr, 10) : 1'000'000); }},
+  }};
+  std::vector<const Part*> asked;
+  for (const std::string& name : parts) {
+    const auto* const part = std::ranges::find(all, name, &Part::name);
+    if (part != all.end() && (!part->replays || !programs.empty())) asked.push_back(part);
   }
-  if (!known) {
+  if (parts.empty() || asked.size() != parts.size()) {
     std::fprintf(stderr,
                  "usage: cistern_gpu_round PART... [-- TRACE...]; PART: pairs fill hand_over, and of at least "
                  "one trace behind events turns verify\n");
     return 2;
   }
   gpu::Device::get();  // Says why there is none.
-  const char* const count = std::getenv("CISTERN_HAND_OVERS");
-  for (const std::string& part : parts) {
-    if (part == "pairs") gpu::pairs(std::min(16u, std::max(1u, std::thread::hardware_concurrency())));
-    if (part == "behind") gpu::behind(programs, 10);
-    if (part == "events") gpu::events(programs);
-    if (part == "turns") {
-      for (std::string line; std::getline(std::cin, line);) {
-        gpu::events(programs);
-        std::cout << std::endl;
-      }
-    }
-    if (part == "verify") gpu::verify(programs);
-    if (part == "fill") gpu::fill();
-    if (part == "hand_over") gpu::hand_over(count != nullptr ? std::strtoul(count, nullptr, 10) : 1'000'000);
-  }
+  for (const Part* part : asked) part->run();
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());

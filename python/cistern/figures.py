@@ -21,9 +21,8 @@ def _by_pool(figure, peak):
     return {"all": dict(total, peak=peak), **pools}
 
 
-def _large(current, peak, allocated):
-    return {"all": _stat(current, peak, allocated), "small_pool": _stat(0, 0, 0),
-            "large_pool": _stat(current, peak, allocated)}
+def _large(stat):
+    return {"all": stat, "small_pool": _stat(0, 0, 0), "large_pool": dict(stat)}
 
 
 def _segments(index, stats):
@@ -45,12 +44,12 @@ def nested(index):
     return {
         "allocation": count,
         "active": count,
-        "segment": {"all": _segments(index, stats), "small_pool": _stat(0, 0, 0), "large_pool": _segments(index, stats)},
-        "inactive_split": _large(0, 0, 0),
+        "segment": _large(_segments(index, stats)),
+        "inactive_split": _large(_stat(0, 0, 0)),
         "allocated_bytes": capacity,
         "active_bytes": capacity,
-        "reserved_bytes": _large(stats.reserved, stats.peak_reserved, stats.peak_reserved),
-        "inactive_split_bytes": _large(free, free, free),
+        "reserved_bytes": _large(_stat(stats.reserved, stats.peak_reserved, stats.peak_reserved)),
+        "inactive_split_bytes": _large(_stat(free, free, free)),
         "requested_bytes": _by_pool(figures.requested, figures.peak_requested),
         "oversize_allocations": _stat(0, 0, 0),
         "oversize_segments": _stat(0, 0, 0),

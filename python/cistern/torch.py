@@ -265,18 +265,19 @@ def _build():
     try:
         return _part()
     except OSError:  # Not there, or something else.
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as folder:
-            source, made = os.path.join(folder, "out_of_memory.cpp"), os.path.join(folder, "out_of_memory.so")
-            with open(source, "w", encoding="utf-8") as file:
-                file.write(_SOURCE)
-            libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
-            command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", source, "-o", made,
-                       f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-                       *(f"-I{path}" for path in cpp_extension.include_paths()), f"-L{libraries}", "-lc10"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise RuntimeError("cistern: the part for torch.cuda.OutOfMemoryError does not compile:\n"
-                                   + " ".join(command) + "\n" + done.stderr)
-            os.replace(made, target)
+        pass
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as folder:
+        source, made = os.path.join(folder, "out_of_memory.cpp"), os.path.join(folder, "out_of_memory.so")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(_SOURCE)
+        libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
+        command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", source, "-o", made,
+                   f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+                   *(f"-I{path}" for path in cpp_extension.include_paths()), f"-L{libraries}", "-lc10"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError("cistern: the part for torch.cuda.OutOfMemoryError does not compile:\n"
+                               + " ".join(command) + "\n" + done.stderr)
+        os.replace(made, target)
     return _part()

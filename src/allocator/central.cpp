@@ -2,10 +2,9 @@
 #include "allocator/central.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "allocator/defaults.hpp"
+#include "allocator/hexadecimal.hpp"
 #include "allocator/thread_state.hpp"
 #include "cistern/error.hpp"
 
@@ -119,10 +118,8 @@ StreamEntry& Central::stream(const Lock& lock, void* native) {
   if (native == nullptr) return *streams_.at(0);
   const std::uint64_t id = driver_->stream_id(native);
   if (id == 0) {
-    std::array<char, 2 * sizeof(void*) + 3> name{};
-    std::snprintf(name.data(), name.size(), "%p", native);
-    throw invalid_argument("cistern: " + std::string(name.data()) + " is no stream of " + to_string(device_) + ": " +
-                           driver_->error_text());
+    throw invalid_argument("cistern: " + hexadecimal(reinterpret_cast<std::uintptr_t>(native)) + " is no stream of " +
+                           to_string(device_) + ": " + driver_->error_text());
   }
   if (id == driver_->stream_id(nullptr)) return *streams_.at(0);  // Another name of the default stream.
   if (StreamEntry* known = streams_.find(id)) return *known;

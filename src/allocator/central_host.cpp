@@ -27,17 +27,14 @@ bool Central::room_for(const Lock& lock, std::uint64_t bytes, const void* thread
 Block* Central::take_host(const Lock& lock, std::uint64_t bytes, const void* thread) {
   work_.forget_errors();
   // Asking the device what is done costs calls, so only when what is known to be done does not serve.
-  const auto take_ready = [&]() -> Block* {
-    if (host_.pooled() && bytes <= classes_.largest()) return host_.take_small(bytes);
-    return host_.take_cached(bytes);
-  };
-  if (Block* block = take_ready()) return block;
+  const bool small = host_.pooled() && bytes <= classes_.largest();
+  if (Block* block = small ? host_.take_small(bytes) : host_.take_cached(bytes)) return block;
   settle_host();
   if (host_.can_start() && reserved() + HostBuffers::kTinyBytes <= limits_.memory()) {
     host_.start();
     apply_limit();
   }
-  if (host_.pooled() && bytes <= classes_.largest()) {
+  if (small) {
     if (Block* block = host_.take_small(bytes)) return block;
     // A slab must fit as it is; where that is too much, a whole buffer may still fit.
     const bool room = reserved() + HostBuffers::kSlabBytes <= limits_.memory();

@@ -1,26 +1,16 @@
 // The long way of free: other threads' blocks, blocks that no cache owns, content options, tags, and misuse.
-#include <cstdio>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "allocator/device_allocator.hpp"
+#include "allocator/hexadecimal.hpp"
 
 namespace cistern::allocation {
 
 using core::Block;
 using core::Chain;
 using core::ThreadCache;
-
-namespace {
-
-std::string hexadecimal(std::uint64_t value) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-}  // namespace
 
 std::string DeviceAllocator::describe(const Block* block) const {
   return hexadecimal(address_of(block)) + " (" + std::to_string(block->capacity) + " bytes, " + to_string(device_) +
